@@ -1,0 +1,73 @@
+"""One byte string for one meaning: canonical JSON and length-framed digests.
+
+Framing: without lengths ("org_1", "2345") and ("org_12345", "") would be one string, and so one cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from cache.errors import UncacheableRequest
+
+MAX_DEPTH = 64  # a JSON schema of a tool rarely passes 12
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys in which 1 and 1.0 are the same number.
+
+    Raises: UncacheableRequest on NaN, infinities, lone surrogates, keys that are not strings, over 64 levels.
+    """
+    try:
+        return _encoder.encode(_normalised(value, 0))
+    except (UnicodeEncodeError, TypeError) as exc:
+        raise UncacheableRequest(f"the request has no canonical JSON form: {exc}") from exc
+
+
+def _normalised(value: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise UncacheableRequest(f"the request is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UncacheableRequest(f"{value} is not a JSON number")
+        return int(value) if value.is_integer() else value
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise UncacheableRequest("a JSON object's keys must be strings")
+        return {key: _normalised(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_normalised(item, depth + 1) for item in value]
+    return value
+
+
+def framed_digest(fields: Iterable[bytes | str]) -> str:
+    """SHA-256 (64 hex digits) over fields each preceded by its length in bytes as 8 bytes big-endian."""
+    digest = hashlib.sha256()
+    for field in fields:
+        raw = field.encode("utf-8", "surrogatepass") if isinstance(field, str) else field
+        digest.update(len(raw).to_bytes(8, "big"))
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+# Full-width forms of ASCII (！ to ～), as Chinese and Japanese keyboards type them, and the ideographic space.
+_FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
+
+
+def normalised_text(text: str) -> str:
+    """The text as the exact cache compares it: NFC, half-width forms, one kind of line end, trimmed.
+
+    Runs of blanks are folded only within one line of prose: in several lines or code (a backtick) they may be meant.
+    Letter case stays: "US" is not "us". NFKC is not used, as it makes "x²" "x2".
+    """
+    folded = unicodedata.normalize("NFC", text).translate(_FULL_WIDTH).replace("\r\n", "\n").strip()
+    if "\n" in folded or "`" in folded:
+        return folded
+    return " ".join(folded.split())

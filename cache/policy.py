@@ -1,0 +1,137 @@
+"""May this request be answered from the cache, and may its answer be remembered?
+
+Decided before any key is made and before any embedding, from the request alone. Rules, first match wins:
+
+1. the tenant's or route's policy is off -> bypass
+2. tools, or a conversation that holds tool results -> bypass, unless the policy caches tool calls (then exact only)
+3. retrieval context -> bypass
+4. live data (`cache.live_data`) -> bypass, unless the route says otherwise
+5. a temperature above `max_temperature`: the caller wants variety -> bypass. OpenAI's default of 1 is not a wish for
+   variety, so 1 is cached by default; 0 gives a tenant the strict reading (greedy only)
+6. first-person wording (`cache.personal`) -> a partition of the end user's own; without an end user, bypass where the
+   asker's own state is asked for ("where is my order")
+7. `no-store` forbids writing, `no-cache` forbids reading but refreshes; both together are a bypass
+8. semantic is off for `n` > 1 (several different answers are wanted), logprobs (they belong to one prompt),
+   a fixed seed, and where the request does not end in a user text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from cache.outcome import Reason
+from cache.request import CacheRequest
+
+DEFAULT_THRESHOLD = 0.95
+DEFAULT_TTL_S = 86_400
+
+
+class CachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tenant's and a route's settings come to. `threshold` is a cosine; guards cannot be switched off.
+
+    `ttl_s` None: entries leave by the size caps alone. `rerank_below`: winners under this cosine must also pass the
+    cross-encoder, where one is configured. `shadow_share`: the part of semantic hits that is generated again in the
+    background to estimate the false-hit rate. Sizes are bytes.
+    """
+
+    enabled: bool = True
+    semantic: bool = True
+    threshold: float = DEFAULT_THRESHOLD
+    rerank_below: float = 0.0
+    ttl_s: int | None = DEFAULT_TTL_S
+    live_data: Literal["bypass", "allow"] = "bypass"
+    tools: Literal["bypass", "exact"] = "bypass"
+    personal: Literal["end_user", "bypass", "share"] = "end_user"
+    max_temperature: float = 1.0
+    max_answer_bytes: int = 256 * 1024
+    max_entries: int = 100_000
+    max_bytes: int = 512 * 1024 * 1024
+    shadow_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "rerank_below", "shadow_share"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"cache policy: {name} is {value}, it must be 0 to 1")
+        for name in ("max_answer_bytes", "max_entries", "max_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"cache policy: {name} is {getattr(self, name)}, it must be at least 1")
+        if self.ttl_s is not None and self.ttl_s < 1:
+            raise ValueError(f"cache policy: ttl_s is {self.ttl_s}, it must be at least 1 second")
+
+
+class CacheDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be done. `reason` says why reading (or all) is off; `threshold` is the stricter of both wishes."""
+
+    read: bool
+    write: bool
+    semantic: bool
+    reason: Reason
+    end_user_scope: bool = False
+    threshold: float = DEFAULT_THRESHOLD
+    max_age_s: int | None = None
+
+    @property
+    def bypass(self) -> bool:
+        """Neither read nor written: no key is needed."""
+        return not self.read and not self.write
+
+
+def decide(request: CacheRequest, policy: CachePolicy) -> CacheDecision:
+    """The rules of this module's docstring, in their order."""
+    reason = _bypass_reason(request, policy)
+    if reason is not None:
+        return CacheDecision(read=False, write=False, semantic=False, reason=reason)
+    control = request.control
+    read, write = not control.no_cache, not control.no_store
+    return CacheDecision(
+        read=read,
+        write=write,
+        semantic=policy.semantic and _semantic_allowed(request),
+        reason=Reason.NONE if read else Reason.NO_CACHE,
+        threshold=max(policy.threshold, control.threshold or 0.0),
+        max_age_s=control.max_age_s,
+    )
+
+
+def _bypass_reason(request: CacheRequest, policy: CachePolicy) -> Reason | None:
+    if not policy.enabled:
+        return Reason.DISABLED
+    if policy.tools == "bypass" and uses_tools(request):
+        return Reason.TOOLS
+    if request.retrieval or request.body.get("web_search_options") is not None:
+        return Reason.RETRIEVAL
+    if _param(request, "temperature", 1.0) > policy.max_temperature:
+        return Reason.TEMPERATURE
+    return None
+
+
+def uses_tools(request: CacheRequest) -> bool:
+    """Tools are offered, or the conversation holds a call or a result."""
+    if request.body.get("tools") or request.body.get("functions"):
+        return True
+    return any(
+        message.get("role") in ("tool", "function") or message.get("tool_calls") or message.get("function_call")
+        for message in request.messages
+    )
+
+
+def _semantic_allowed(request: CacheRequest) -> bool:
+    if request.text is None or uses_tools(request):
+        return False
+    several = _param(request, "n", 1) > 1 or _param(request, "best_of", 1) > 1
+    fixed = request.body.get("seed") is not None
+    logprobs = request.body.get("logprobs") not in (None, False)
+    return not (several or fixed or logprobs)
+
+
+def _param(request: CacheRequest, name: str, default: float) -> float:
+    """A numeric sampling parameter: the body's, else the model's default, else OpenAI's."""
+    for source in (request.body, request.defaults):
+        value: Mapping[str, Any] | Any = source.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    return default
