@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from kernels._triton import tl, triton, uses_triton
+
 FP8_MAX = 448.0  # largest finite float8_e4m3fn; values beyond it would become NaN
 
 
@@ -24,6 +26,73 @@ def kv_write_ref(k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_
     kv_cache[pages, :, :, offsets] = new
 
 
+@triton.jit
+def _kv_write_kernel(
+    k_ptr,
+    v_ptr,
+    kv_ptr,
+    slots_ptr,
+    k_token_stride,
+    k_head_stride,
+    v_token_stride,
+    v_head_stride,
+    page_stride,
+    side_stride,
+    head_stride,
+    slot_stride,
+    NUM_KV_HEADS: tl.constexpr,
+    HEADS_PAD: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    PAGE: tl.constexpr,
+    FP8: tl.constexpr,
+    FP8_LIMIT: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots_ptr + token)
+    if slot < 0:
+        return
+    heads = tl.arange(0, HEADS_PAD)[:, None]
+    dims = tl.arange(0, HEAD_PAD)[None, :]
+    mask = (heads < NUM_KV_HEADS) & (dims < HEAD_DIM)
+    k = tl.load(k_ptr + token * k_token_stride + heads * k_head_stride + dims, mask=mask, other=0.0)
+    v = tl.load(v_ptr + token * v_token_stride + heads * v_head_stride + dims, mask=mask, other=0.0)
+    if FP8:
+        k = tl.clamp(k.to(tl.float32), -FP8_LIMIT, FP8_LIMIT)
+        v = tl.clamp(v.to(tl.float32), -FP8_LIMIT, FP8_LIMIT)
+    target = kv_ptr + (slot // PAGE) * page_stride + (slot % PAGE) * slot_stride + heads * head_stride + dims
+    tl.store(target, k.to(kv_ptr.dtype.element_ty), mask=mask)
+    tl.store(target + side_stride, v.to(kv_ptr.dtype.element_ty), mask=mask)
+
+
+def _launch(k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    num_tokens, num_kv_heads, head_dim = k.shape
+    if not num_tokens:
+        return
+    _kv_write_kernel[(num_tokens,)](
+        k,
+        v,
+        kv_cache,
+        slot_mapping,
+        k.stride(0),
+        k.stride(1),
+        v.stride(0),
+        v.stride(1),
+        kv_cache.stride(0),
+        kv_cache.stride(1),
+        kv_cache.stride(2),
+        kv_cache.stride(3),
+        NUM_KV_HEADS=num_kv_heads,
+        HEADS_PAD=triton.next_power_of_2(num_kv_heads),
+        HEAD_DIM=head_dim,
+        HEAD_PAD=triton.next_power_of_2(head_dim),
+        PAGE=kv_cache.shape[3],
+        FP8=kv_cache.dtype == torch.float8_e4m3fn,
+        FP8_LIMIT=FP8_MAX,
+        num_warps=4,
+    )
+
+
 def kv_write(k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
     """Writes token t's K and V at slot `slot_mapping[t]` of one layer's cache.
 
@@ -36,4 +105,7 @@ def kv_write(k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapp
             f"kv_write: k {tuple(k.shape)}, v {tuple(v.shape)}, slots {tuple(slot_mapping.shape)} do not fit "
             f"a cache of {tuple(kv_cache.shape)}"
         )
-    kv_write_ref(k, v, kv_cache, slot_mapping)
+    if not uses_triton(k):
+        kv_write_ref(k, v, kv_cache, slot_mapping)
+        return
+    _launch(k, v, kv_cache, slot_mapping)

@@ -9,6 +9,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from kernels._paged_decode import paged_decode
+from kernels._paged_prefill import paged_prefill
+from kernels._triton import uses_triton
+
 
 def _dequantised(pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return pages if pages.dtype == dtype else pages.to(dtype)
@@ -194,17 +198,45 @@ def paged_attention(
             f"paged_attention: cu_seqlens_q {tuple(cu_seqlens_q.shape)} and block_table {tuple(block_table.shape)} "
             f"do not fit {seq_lens.shape[0]} sequences"
         )
-    return paged_attention_ref(
-        q,
+    if not uses_triton(q):
+        return paged_attention_ref(
+            q,
+            kv_cache,
+            block_table,
+            cu_seqlens_q,
+            seq_lens,
+            num_decodes=num_decodes,
+            max_query_len=max_query_len,
+            max_seq_len=max_seq_len,
+            scale=scale,
+            window=window,
+            soft_cap=soft_cap,
+            sinks=sinks,
+        )
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    paged_decode(
+        q[:num_decodes],
         kv_cache,
-        block_table,
-        cu_seqlens_q,
-        seq_lens,
-        num_decodes=num_decodes,
-        max_query_len=max_query_len,
+        block_table[:num_decodes],
+        seq_lens[:num_decodes],
+        out[:num_decodes],
         max_seq_len=max_seq_len,
         scale=scale,
         window=window,
         soft_cap=soft_cap,
         sinks=sinks,
     )
+    paged_prefill(
+        q,
+        kv_cache,
+        block_table[num_decodes:],
+        cu_seqlens_q[num_decodes:],
+        seq_lens[num_decodes:],
+        out,
+        first_token=num_decodes,
+        scale=scale,
+        window=window,
+        soft_cap=soft_cap,
+        sinks=sinks,
+    )
+    return out

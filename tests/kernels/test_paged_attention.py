@@ -1,4 +1,4 @@
-"""The torch reference against a plain per-token computation in float64 on fresh random inputs."""
+"""Reference and kernels against a plain per-token computation in float64 on fresh random inputs."""
 
 from __future__ import annotations
 
@@ -122,3 +122,50 @@ def test_shapes_that_do_not_fit_are_refused_by_name() -> None:
             max_seq_len=1,
             scale=1.0,
         )
+
+
+@pytest.mark.parametrize("window", [0, 70])
+@pytest.mark.parametrize(("soft_cap", "with_sinks"), [(0.0, False), (5.0, True)])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (3, 1, 24)])
+def test_kernels_equal_float64_over_several_tiles_and_splits(
+    device: str, window: int, soft_cap: float, with_sinks: bool, heads: int, kv_heads: int, dim: int
+) -> None:
+    # Given a padding row, decodes over one and several tiles, a chunk over a prefix; freed slots hold NaN
+    shapes = [(1, 0), (1, 1), (1, 200), (9, 140)]
+    page = 16
+    pool = torch.full((32, 2, 2, kv_heads, page, dim), float("nan"), device=device)
+    pool[0] = 0.0
+    free = torch.randperm(31).add(1).tolist()
+    sinks = torch.randn(heads, device=device) if with_sinks else None
+    queries, tables, expected = [], torch.zeros(len(shapes), 13, dtype=torch.int32, device=device), []
+    for row, (length, total) in enumerate(shapes):
+        q = torch.randn(length, heads, dim, device=device)
+        k, v = (torch.randn(total, kv_heads, dim, device=device) for _ in range(2))
+        pages = [free.pop() for _ in range(-(-total // page))]
+        tables[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
+        slots = torch.tensor([pages[i // page] * page + i % page for i in range(total)], dtype=torch.int64)
+        kv_write(k, v, pool[:, 1], slots.to(device))
+        queries.append(q)
+        host_sinks = None if sinks is None else sinks.cpu()
+        if total:
+            expected.append(_expected(q.cpu(), k.cpu(), v.cpu(), window, soft_cap, host_sinks))
+        else:
+            expected.append(torch.zeros(length, heads, dim, dtype=torch.float64))
+    lengths = torch.tensor([0] + [s[0] for s in shapes]).cumsum(0).int().to(device)
+    # When attended
+    out = paged_attention(
+        torch.cat(queries),
+        pool[:, 1],
+        tables,
+        lengths,
+        torch.tensor([s[1] for s in shapes], dtype=torch.int32, device=device),
+        num_decodes=3,
+        max_query_len=9,
+        max_seq_len=200,
+        scale=1 / math.sqrt(dim),
+        window=window,
+        soft_cap=soft_cap,
+        sinks=sinks,
+    )
+    # Then every row is right, and the padding row is finite
+    torch.testing.assert_close(out.double().cpu(), torch.cat(expected), atol=5e-6, rtol=2e-5)
