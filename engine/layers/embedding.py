@@ -1,0 +1,58 @@
+"""Token embedding and the output head, which may be the same matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kernels.embedding import embedding
+
+
+class Embedding(nn.Module):
+    """Rows of a (vocab, hidden) matrix, multiplied by `scale` (Gemma: sqrt(hidden)) where one is given."""
+
+    def __init__(self, vocab_size: int, hidden_size: int, *, scale: float | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size), requires_grad=False)
+        self.scale = scale
+
+    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Args: token_ids (num_tokens,). Returns: (num_tokens, hidden)."""
+        hidden = embedding(token_ids, self.weight)
+        if self.scale is None:
+            return hidden
+        # Gemma rounds the factor to the model's dtype before it multiplies.
+        return hidden * torch.tensor(self.scale, dtype=hidden.dtype, device=hidden.device)
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+        yield f"{path}.weight", self.weight.data
+
+
+class OutputHead(nn.Module):
+    """hidden -> logits. Tied, it uses the embedding's matrix and reads no tensor of its own."""
+
+    def __init__(
+        self, vocab_size: int, hidden_size: int, *, tied_to: Embedding | None = None, softcap: float | None = None
+    ) -> None:
+        super().__init__()
+        self.tied = tied_to is not None
+        self.weight = (
+            tied_to.weight
+            if tied_to is not None
+            else nn.Parameter(torch.empty(vocab_size, hidden_size), requires_grad=False)
+        )
+        self.softcap = softcap
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Args: hidden (rows, hidden). Returns: logits (rows, vocab)."""
+        logits = F.linear(hidden, self.weight)
+        if self.softcap is None:
+            return logits
+        return torch.tanh(logits / self.softcap) * self.softcap
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+        if not self.tied:
+            yield f"{path}.weight", self.weight.data

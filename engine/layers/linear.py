@@ -1,0 +1,46 @@
+"""Linear layers. Products that share an input are one product: `MergedLinear` holds q, k and v (or gate and up) in one
+weight, one read of the input and one call instead of two or three."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Linear(nn.Module):
+    """y = x W^T + b; weight (out, in), bias (out,)."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Args: x (num_tokens, in). Returns: (num_tokens, out)."""
+        return F.linear(x, self.weight, self.bias)
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+        """(checkpoint name, view that takes it) of every tensor this layer reads."""
+        yield f"{path}.weight", self.weight.data
+        if self.bias is not None:
+            yield f"{path}.bias", self.bias.data
+
+
+class MergedLinear(Linear):
+    """Several linear layers of one input, their rows stacked in the order of `parts` (checkpoint name -> rows)."""
+
+    def __init__(self, in_features: int, parts: Mapping[str, int], *, bias: bool = False) -> None:
+        super().__init__(in_features, sum(parts.values()), bias=bias)
+        self.parts = dict(parts)
+
+    def weight_slots(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+        parent = path.rpartition(".")[0]
+        start = 0
+        for name, rows in self.parts.items():
+            yield f"{parent}.{name}.weight", self.weight.data[start : start + rows]
+            if self.bias is not None:
+                yield f"{parent}.{name}.bias", self.bias.data[start : start + rows]
+            start += rows

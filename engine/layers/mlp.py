@@ -1,0 +1,32 @@
+"""The gated MLP: down(act(gate(x)) * up(x)) (arXiv:2002.05202)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from engine.errors import ModelLoadError
+from engine.layers.linear import Linear, MergedLinear
+from engine.model_config import ModelConfig
+from kernels.gated_activation import gelu_mul, silu_mul
+
+ACTIVATIONS = {"silu": silu_mul, "gelu_pytorch_tanh": gelu_mul}
+
+
+class GatedMlp(nn.Module):
+    """`packed` checkpoints hold gate and up as one gate_up_proj (Phi-3)."""
+
+    def __init__(self, config: ModelConfig, *, packed: bool = False) -> None:
+        super().__init__()
+        width = config.intermediate_size
+        parts = {"gate_up_proj": 2 * width} if packed else {"gate_proj": width, "up_proj": width}
+        self.gate_up_proj = MergedLinear(config.hidden_size, parts, bias=config.mlp_bias)
+        self.down_proj = Linear(width, config.hidden_size, bias=config.mlp_bias)
+        if config.hidden_act not in ACTIVATIONS:
+            raise ModelLoadError(f"activation {config.hidden_act!r} is not supported, only {', '.join(ACTIVATIONS)}")
+        self.activation = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Args: x (num_tokens, hidden). Returns: the same shape."""
+        out: torch.Tensor = self.down_proj(self.activation(self.gate_up_proj(x)))
+        return out
