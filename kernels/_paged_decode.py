@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels._triton import dots_in_float32, num_multiprocessors, tl, triton
+from kernels._triton import dependent_launch, dots_in_float32, num_multiprocessors, tl, triton
 
 _LOG2E = 1.4426950408889634
 _TILE = 64  # keys a step
@@ -59,7 +59,11 @@ def _decode_kernel(
     WINDOWED: tl.constexpr,
     LOG2E: tl.constexpr,
     FLOAT32_DOT: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     # Heads vary fastest: programs that run together read the neighbouring heads of the same pages.
     kv_head = tl.program_id(0)
     split = tl.program_id(1)
@@ -137,7 +141,11 @@ def _join_kernel(
     HEAD_PAD: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
     SPLITS_PAD: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     flat = tl.program_id(0).to(tl.int64)
     splits = tl.arange(0, SPLITS_PAD)
     dims = tl.arange(0, HEAD_PAD)
@@ -228,6 +236,7 @@ def paged_decode(
         FLOAT32_DOT=dots_in_float32(),
         num_warps=_NUM_WARPS,
         num_stages=2 if head_pad > 128 or q.element_size() > 2 else _NUM_STAGES,
+        **dependent_launch(q),
     )
     if splits > 1:
         _join_kernel[(num_seqs * num_heads,)](
@@ -239,4 +248,5 @@ def paged_decode(
             NUM_SPLITS=splits,
             SPLITS_PAD=triton.next_power_of_2(splits),
             num_warps=2,
+            **dependent_launch(q),
         )

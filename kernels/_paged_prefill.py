@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from kernels._paged_decode import _LOG2E, _soft_capped
-from kernels._triton import dots_in_float32, tl, triton
+from kernels._triton import dependent_launch, dots_in_float32, tl, triton
 
 _TUNED = (128, 64, 8, 2)  # rows, key tile, warps, stages for 16-bit heads of up to 128
 
@@ -136,7 +136,11 @@ def _prefill_kernel(
     WINDOWED: tl.constexpr,
     LOG2E: tl.constexpr,
     FLOAT32_DOT: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     # The last tiles of a sequence see the most keys: they start first, so that short ones fill the end.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -267,4 +271,5 @@ def paged_prefill(
         FLOAT32_DOT=dots_in_float32(),
         num_warps=num_warps,
         num_stages=num_stages,
+        **dependent_launch(q),
     )

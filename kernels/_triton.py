@@ -39,6 +39,7 @@ else:
 
 __all__ = [
     "HAS_TRITON",
+    "dependent_launch",
     "dots_in_float32",
     "has_dependent_launch",
     "interpreted",
@@ -89,3 +90,10 @@ def num_multiprocessors(device_index: int) -> int:
 def has_dependent_launch(device_index: int) -> bool:
     """Whether the device starts a kernel before its predecessor ends (programmatic dependent launch, Hopper on)."""
     return torch.cuda.is_available() and torch.cuda.get_device_capability(device_index)[0] >= 9
+
+
+def dependent_launch(tensor: torch.Tensor) -> dict[str, Any]:
+    """Launch arguments of a kernel that waits for its predecessor itself (`PDL`), so that the two may overlap."""
+    if tensor.is_cuda and has_dependent_launch(tensor.device.index or 0):
+        return {"PDL": True, "launch_pdl": True}
+    return {"PDL": False}

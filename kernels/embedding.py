@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels._triton import tl, triton, uses_triton
+from kernels._triton import dependent_launch, tl, triton, uses_triton
 
 
 def embedding_ref(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -12,7 +12,10 @@ def embedding_ref(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor
 
 
 @triton.jit
-def _embedding_kernel(ids_ptr, weight_ptr, out_ptr, weight_row_stride, hidden, BLOCK: tl.constexpr):
+def _embedding_kernel(ids_ptr, weight_ptr, out_ptr, weight_row_stride, hidden, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = cols < hidden
@@ -38,5 +41,7 @@ def embedding(token_ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return out
     block = min(1024, triton.next_power_of_2(hidden))
     grid = (token_ids.shape[0], triton.cdiv(hidden, block))
-    _embedding_kernel[grid](token_ids, weight, out, weight.stride(0), hidden, BLOCK=block, num_warps=4)
+    _embedding_kernel[grid](
+        token_ids, weight, out, weight.stride(0), hidden, BLOCK=block, num_warps=4, **dependent_launch(weight)
+    )
     return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from kernels._triton import tl, triton, uses_triton
+from kernels._triton import dependent_launch, tl, triton, uses_triton
 
 _BLOCK = 1024
 
@@ -21,13 +21,16 @@ def gelu_mul_ref(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def _sigmoid(x):
+def sigmoid(x):
     decay = tl.exp(-tl.abs(x))  # at most 1: no overflow on either side
     return tl.where(x >= 0, 1.0, decay) / (1.0 + decay)
 
 
 @triton.jit
-def _gated_kernel(gate_up_ptr, out_ptr, row_stride, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
+def _gated_kernel(gate_up_ptr, out_ptr, row_stride, width, GELU: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = cols < width
@@ -36,9 +39,9 @@ def _gated_kernel(gate_up_ptr, out_ptr, row_stride, width, GELU: tl.constexpr, B
     if GELU:
         # tanh(z) = 2 * sigmoid(2z) - 1, so 0.5 * (1 + tanh(z)) is sigmoid(2z).
         z = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)
-        activated = gate * _sigmoid(2.0 * z)
+        activated = gate * sigmoid(2.0 * z)
     else:
-        activated = gate * _sigmoid(gate)
+        activated = gate * sigmoid(gate)
     # Rounded between the two, as the reference is; float32 again for the interpreter's sake.
     activated = activated.to(out_ptr.dtype.element_ty).to(tl.float32)
     tl.store(out_ptr + row * width + cols, activated * up, mask=mask)
@@ -57,7 +60,9 @@ def _gated(gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
     if out.numel() == 0:
         return out
     grid = (rows.shape[0], triton.cdiv(width, _BLOCK))
-    _gated_kernel[grid](rows, out, rows.stride(0), width, GELU=gelu, BLOCK=_BLOCK, num_warps=4)
+    _gated_kernel[grid](
+        rows, out, rows.stride(0), width, GELU=gelu, BLOCK=_BLOCK, num_warps=4, **dependent_launch(rows)
+    )
     return out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels._triton import tl, triton, uses_triton
+from kernels._triton import dependent_launch, tl, triton, uses_triton
 
 FP8_MAX = 448.0  # largest finite float8_e4m3fn; values beyond it would become NaN
 
@@ -47,7 +47,11 @@ def _kv_write_kernel(
     PAGE: tl.constexpr,
     FP8: tl.constexpr,
     FP8_LIMIT: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token)
     if slot < 0:
@@ -90,6 +94,7 @@ def _launch(k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mappi
         FP8=kv_cache.dtype == torch.float8_e4m3fn,
         FP8_LIMIT=FP8_MAX,
         num_warps=4,
+        **dependent_launch(k),
     )
 
 

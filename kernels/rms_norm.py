@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels._triton import tl, triton, uses_triton
+from kernels._triton import dependent_launch, tl, triton, uses_triton
 
 MAX_HIDDEN = 65536  # one program holds a row in registers
 
@@ -51,6 +51,7 @@ def _rms_norm_kernel(
     mask = cols < hidden
     weight = tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     x = tl.load(x_ptr + row * x_row_stride + cols, mask=mask, other=0.0).to(tl.float32)
     if ADD:
@@ -65,8 +66,6 @@ def _rms_norm_kernel(
         # Llama rounds before the multiply; back to float32, as Triton's interpreter has no bf16 arithmetic.
         y = (x * scale).to(out_ptr.dtype.element_ty).to(tl.float32) * weight
     tl.store(out_ptr + row * hidden + cols, y, mask=mask)
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
 
 
 def _check(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None) -> None:
@@ -110,8 +109,8 @@ def _launch(
         ADD=residual is not None,
         UNIT_OFFSET=unit_offset,
         BLOCK=block,
-        PDL=False,
         num_warps=min(16, max(1, block // 512)),
+        **dependent_launch(x),
     )
     return out, total
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels._triton import tl, triton, uses_triton
+from kernels._triton import dependent_launch, tl, triton, uses_triton
 from kernels.kv_write import FP8_MAX, kv_write_ref
 from kernels.rms_norm import rms_norm_ref
 
@@ -71,7 +71,11 @@ def _rope_kv_write_kernel(
     NORM: tl.constexpr,
     UNIT_OFFSET: tl.constexpr,
     FP8_LIMIT: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * HEADS  # of the query heads and the key heads; the value heads go along with the keys
     heads = (first + tl.arange(0, HEADS))[:, None]
@@ -182,4 +186,5 @@ def rope_kv_write(
         UNIT_OFFSET=unit_offset,
         FP8_LIMIT=FP8_MAX if kv_cache.dtype == torch.float8_e4m3fn else 0.0,
         num_warps=2,
+        **dependent_launch(qkv),
     )
