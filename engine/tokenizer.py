@@ -98,7 +98,7 @@ class Tokenizer:
         the special tokens were found, so it can hold none. Everything between two special tokens is encoded as one
         piece, exactly as the library does, so merges and spaces at the borders of the caller's words are unchanged.
         """
-        table = str.maketrans(dict(literals))
+        table = {ord(mark): spelling for mark, spelling in literals.items()}
         ids: list[int] = []
         pieces = self._split_at_specials(text)
         for position, (piece, special_id) in enumerate(pieces):
