@@ -92,8 +92,11 @@ def has_dependent_launch(device_index: int) -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability(device_index)[0] >= 9
 
 
+dependent_launches = True  # benchmarks switch it off to measure what it brings
+
+
 def dependent_launch(tensor: torch.Tensor) -> dict[str, Any]:
     """Launch arguments of a kernel that waits for its predecessor itself (`PDL`), so that the two may overlap."""
-    if tensor.is_cuda and has_dependent_launch(tensor.device.index or 0):
+    if dependent_launches and tensor.is_cuda and has_dependent_launch(tensor.device.index or 0):
         return {"PDL": True, "launch_pdl": True}
     return {"PDL": False}

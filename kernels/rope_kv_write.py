@@ -14,18 +14,18 @@ from kernels.rms_norm import rms_norm_ref
 _HEADS_A_PROGRAM = 8
 
 
-def rotate_ref(x: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
-    """x [T, H, D] rotated in float32: halves (a, b) of the rotary part become (a*cos - b*sin, b*cos + a*sin)."""
-    half = cos_sin.shape[1] // 2
-    cos, sin = cos_sin[positions.long()].float()[:, None].split(half, dim=-1)
-    a, b, rest = x[..., :half].float(), x[..., half : 2 * half].float(), x[..., 2 * half :]
-    return torch.cat(((a * cos - b * sin).to(x.dtype), (b * cos + a * sin).to(x.dtype), rest), dim=-1)
+def rotate_ref(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x [T, H, D] rotated in float32 by cos, sin [T, rotary_dim] as `rope_kv_write` has them."""
+    rotary_dim = cos.shape[-1]
+    turned = x[..., :rotary_dim].float()
+    turned = turned * cos.float()[:, None] + turned.roll(rotary_dim // 2, -1) * sin.float()[:, None]
+    return torch.cat((turned.to(x.dtype), x[..., rotary_dim:]), dim=-1)
 
 
 def rope_kv_write_ref(
     qkv: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
     kv_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
     *,
@@ -40,22 +40,23 @@ def rope_kv_write_ref(
     if q_norm is not None and k_norm is not None:
         q = rms_norm_ref(q, q_norm, eps, unit_offset=unit_offset)
         k = rms_norm_ref(k, k_norm, eps, unit_offset=unit_offset)
-    qkv[:, :heads] = rotate_ref(q, positions, cos_sin)
-    qkv[:, heads : heads + kv_heads] = rotate_ref(k, positions, cos_sin)
+    qkv[:, :heads] = rotate_ref(q, cos, sin)
+    qkv[:, heads : heads + kv_heads] = rotate_ref(k, cos, sin)
     kv_write_ref(qkv[:, heads : heads + kv_heads], v, kv_cache, slot_mapping)
 
 
 @triton.jit
 def _rope_kv_write_kernel(
     qkv_ptr,
-    positions_ptr,
-    cos_sin_ptr,
+    cos_ptr,
+    sin_ptr,
     kv_ptr,
     slots_ptr,
     q_norm_ptr,
     k_norm_ptr,
     qkv_token_stride,
-    cos_sin_stride,
+    cos_stride,
+    sin_stride,
     page_stride,
     side_stride,
     head_stride,
@@ -101,11 +102,9 @@ def _rope_kv_write_kernel(
         else:
             x = ((x * scale).to(element).to(tl.float32) * weight).to(element).to(tl.float32)
             partner = ((partner * scale).to(element).to(tl.float32) * partner_weight).to(element).to(tl.float32)
-    position = tl.load(positions_ptr + token)
-    angles = cos_sin_ptr + position.to(tl.int64) * cos_sin_stride + dims % HALF
-    cos = tl.load(angles, mask=rotary, other=1.0).to(tl.float32)
-    sin = tl.load(angles + HALF, mask=rotary, other=0.0).to(tl.float32)
-    rotated = x * cos + tl.where(dims < HALF, -partner, partner) * sin
+    cos = tl.load(cos_ptr + token * cos_stride + dims, mask=rotary, other=1.0).to(tl.float32)
+    sin = tl.load(sin_ptr + token * sin_stride + dims, mask=rotary, other=0.0).to(tl.float32)
+    rotated = x * cos + partner * sin
     # Every read of the row's elements happens before the first write to them.
     tl.debug_barrier()
     tl.store(row + heads * HEAD_DIM + dims, rotated.to(element), mask=mask)
@@ -126,8 +125,8 @@ def _rope_kv_write_kernel(
 
 def rope_kv_write(
     qkv: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
     kv_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
     *,
@@ -139,21 +138,22 @@ def rope_kv_write(
     """Rotates the query and key heads of `qkv` in place, after QK-norm where weights are given, and writes K and V.
 
     Args: qkv [T, num_heads + 2 * num_kv_heads, head_dim], heads in the order q, k, v, each token's heads adjacent;
-    positions int32/int64 [T]; cos_sin float32 [max_position, rotary_dim], cosines then sines of rotary_dim / 2
-    angles; kv_cache one layer's [num_pages, 2, num_kv_heads, block_size, head_dim]; slot_mapping int64 [T], -1 =
-    not written; q_norm, k_norm [head_dim], both or neither. Raises: ValueError on other shapes.
+    cos, sin [T, rotary_dim], halves alike but for the sign of sin's first: a head x becomes
+    x * cos + roll(x, rotary_dim / 2) * sin; kv_cache one layer's [num_pages, 2, num_kv_heads, block_size, head_dim];
+    slot_mapping int64 [T], -1 = not written; q_norm, k_norm [head_dim], both or neither.
+    Raises: ValueError on other shapes.
     """
     num_tokens, all_heads, head_dim = qkv.shape
     kv_heads = kv_cache.shape[2]
     if all_heads <= 2 * kv_heads or head_dim != kv_cache.shape[4] or qkv.stride()[1:] != (head_dim, 1):
         raise ValueError(f"rope_kv_write: qkv {tuple(qkv.shape)} does not fit a cache of {tuple(kv_cache.shape)}")
-    if positions.shape != (num_tokens,) or slot_mapping.shape != (num_tokens,):
-        raise ValueError(f"rope_kv_write: {num_tokens} tokens, positions {positions.shape}, slots {slot_mapping.shape}")
-    if cos_sin.shape[1] % 2 or cos_sin.shape[1] > head_dim or (q_norm is None) != (k_norm is None):
-        raise ValueError(f"rope_kv_write: a rotary width of {cos_sin.shape[1]} in heads of {head_dim}, or half a norm")
+    if cos.shape != sin.shape or cos.shape[0] != num_tokens or slot_mapping.shape != (num_tokens,):
+        raise ValueError(f"rope_kv_write: {num_tokens} tokens, cos {cos.shape}, sin {sin.shape}, {slot_mapping.shape}")
+    if cos.shape[1] % 2 or cos.shape[1] > head_dim or (q_norm is None) != (k_norm is None):
+        raise ValueError(f"rope_kv_write: a rotary width of {cos.shape[1]} in heads of {head_dim}, or half a norm")
     if not uses_triton(qkv):
         rope_kv_write_ref(
-            qkv, positions, cos_sin, kv_cache, slot_mapping,
+            qkv, cos, sin, kv_cache, slot_mapping,
             q_norm=q_norm, k_norm=k_norm, eps=eps, unit_offset=unit_offset,
         )  # fmt: skip
         return
@@ -162,14 +162,15 @@ def rope_kv_write(
     heads = all_heads - 2 * kv_heads
     _rope_kv_write_kernel[(num_tokens, triton.cdiv(heads + kv_heads, _HEADS_A_PROGRAM))](
         qkv,
-        positions,
-        cos_sin,
+        cos,
+        sin,
         kv_cache,
         slot_mapping,
         qkv if q_norm is None else q_norm,
         qkv if k_norm is None else k_norm,
         qkv.stride(0),
-        cos_sin.stride(0),
+        cos.stride(0),
+        sin.stride(0),
         kv_cache.stride(0),
         kv_cache.stride(1),
         kv_cache.stride(2),
@@ -180,7 +181,7 @@ def rope_kv_write(
         HEADS=_HEADS_A_PROGRAM,
         HEAD_DIM=head_dim,
         HEAD_PAD=triton.next_power_of_2(head_dim),
-        HALF=cos_sin.shape[1] // 2,
+        HALF=cos.shape[1] // 2,
         PAGE=kv_cache.shape[3],
         NORM=q_norm is not None,
         UNIT_OFFSET=unit_offset,
