@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,18 @@ _PREFIXES = (
 
 
 def load_model(
-    folder: Path, *, dtype: str = "auto", device: str | torch.device = "cpu", load_format: str = "auto"
+    folder: Path,
+    *,
+    dtype: str = "auto",
+    device: str | torch.device = "cpu",
+    load_format: str = "auto",
+    max_model_len: int | None = None,
 ) -> tuple[CausalLM, ModelConfig]:
     """The model on its device, ready to run, and its config.
 
     Args: folder as `engine.model_source.resolve_model` returns it; dtype "auto" is the checkpoint's own;
-    load_format "dummy" fills every weight with seeded small random numbers and reads no weight file.
+    load_format "dummy" fills every weight with seeded small random numbers and reads no weight file; max_model_len
+    (tokens) shortens the rotary tables, and picks longrope's short factors where it is within the original context.
     Raises: ModelLoadError naming the architecture, file, tensor or shape that is wrong.
     """
     if load_format not in LOAD_FORMATS:
@@ -50,8 +57,9 @@ def load_model(
     name = config.dtype if dtype == "auto" else dtype
     if name not in DTYPES:
         raise ModelLoadError(f"dtype {name!r} is not supported, only {', '.join(DTYPES)}")
+    served = replace(config, max_position=min(config.max_position, max_model_len or config.max_position))
     with _default_dtype(DTYPES[name]), torch.device(device):
-        model = model_class(config.architecture)(config)
+        model = model_class(config.architecture)(served)
     model.eval()
     if load_format == "dummy":
         fill_with_random(model)

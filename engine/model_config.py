@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -358,7 +358,7 @@ def _qwen3_moe(reader: _Reader, values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "qk_norm": True,
         "moe": MoeConfig(
-            num_experts=reader.count("num_experts"),
+            num_experts=reader.count("num_experts", reader.raw.get("num_local_experts")),
             num_experts_per_token=reader.count("num_experts_per_tok"),
             intermediate_size=reader.count("moe_intermediate_size"),
             norm_topk_prob=bool(reader.raw.get("norm_topk_prob", False)),
@@ -380,8 +380,9 @@ def _mixtral(reader: _Reader, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gpt_oss(reader: _Reader, values: Mapping[str, Any]) -> dict[str, Any]:
+    moe = _mixtral(reader, values)["moe"]
     return {
-        **_mixtral(reader, values),
+        "moe": replace(moe, swiglu_limit=reader.number("swiglu_limit", 7.0)),
         "qkv_bias": bool(reader.raw.get("attention_bias", True)),
         "o_bias": bool(reader.raw.get("attention_bias", True)),
     }

@@ -17,15 +17,13 @@ class Embedding(nn.Module):
     def __init__(self, vocab_size: int, hidden_size: int, *, scale: float | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size), requires_grad=False)
-        self.scale = scale
+        # Gemma rounds the factor to the model's dtype before it multiplies.
+        self.scale = None if scale is None else float(torch.tensor(scale, dtype=self.weight.dtype, device="cpu"))
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Args: token_ids (num_tokens,). Returns: (num_tokens, hidden)."""
         hidden = embedding(token_ids, self.weight)
-        if self.scale is None:
-            return hidden
-        # Gemma rounds the factor to the model's dtype before it multiplies.
-        return hidden * torch.tensor(self.scale, dtype=hidden.dtype, device=hidden.device)
+        return hidden if self.scale is None else hidden * self.scale
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"{path}.weight", self.weight.data

@@ -3,6 +3,9 @@ window), Qwen2 (bias on q, k, v), Qwen3 (QK-norm), SmolLM2."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -21,13 +24,17 @@ class LlamaLayer(nn.Module):
     reads it."""
 
     packed = False  # Phi-3's checkpoints hold qkv and gate_up as one tensor each
+    mlp_name = "mlp"
 
     def __init__(self, config: ModelConfig, layer_index: int) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.self_attn = SelfAttention(config, layer_index, packed=self.packed)
+        self.self_attn = self.make_attention(config, layer_index)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = self.make_mlp(config, layer_index)
+        self.add_module(self.mlp_name, self.make_mlp(config, layer_index))
+
+    def make_attention(self, config: ModelConfig, layer_index: int) -> SelfAttention:
+        return SelfAttention(config, layer_index, packed=self.packed)
 
     def make_mlp(self, config: ModelConfig, layer_index: int) -> nn.Module:  # noqa: ARG002  # MoE models look at the layer
         return GatedMlp(config, packed=self.packed)
@@ -41,7 +48,7 @@ class LlamaLayer(nn.Module):
             hidden, residual = self.input_layernorm.add(hidden, residual)
         hidden = self.self_attn(hidden, cos_sin, attention)
         hidden, residual = self.post_attention_layernorm.add(hidden, residual)
-        return self.mlp(hidden), residual
+        return getattr(self, self.mlp_name)(hidden), residual
 
 
 class LlamaModel(nn.Module):
@@ -68,15 +75,16 @@ class LlamaModel(nn.Module):
 
 
 class LlamaForCausalLM(CausalLM):
-    model_class: type[LlamaModel] = LlamaModel
+    model_class: Callable[[ModelConfig], Any] = LlamaModel
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.model = self.model_class(config)
+        model = self.model_class(config)
+        self.model = model
         self.lm_head = OutputHead(
             config.vocab_size,
             config.hidden_size,
-            tied_to=self.model.embed_tokens if config.tie_word_embeddings else None,
+            tied_to=model.embed_tokens if config.tie_word_embeddings else None,
             softcap=config.final_softcap,
         )
 
