@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 CONVERTER_VERSION = 1  # part of the cache key: raise it when the output changes
 SHARD_BYTES = 2 << 30
+_LLAMA3_ORIGINAL_CONTEXT = 8192
 Array = npt.NDArray[Any]
 
 _DTYPES = ("bfloat16", "float32")
@@ -258,7 +259,7 @@ def _llama3_scaling(factors: Array, config: Mapping[str, Any]) -> dict[str, Any]
     The only ones ever published share low 1, high 4 and 8192, so the factor is the largest divisor; that the rest
     follows from it is checked. Raises: ModelLoadError where it does not.
     """
-    factor, low, high, original = float(factors.max()), 1.0, 4.0, 8192
+    factor, low, high, original = float(factors.max()), 1.0, 4.0, _LLAMA3_ORIGINAL_CONTEXT
     dim = config["head_dim"]
     inv_freq = config["rope_theta"] ** -(np.arange(0, dim, 2, dtype=np.float64) / dim)
     wavelength = 2 * math.pi / inv_freq

@@ -166,6 +166,7 @@ class _Reader:
 
     def config(self, generation: Mapping[str, Any]) -> ModelConfig:
         architecture = self._architecture()
+        self._check_quantization()
         hidden = self.count("hidden_size")
         heads = self.count("num_attention_heads")
         layers = self.count("num_hidden_layers")
@@ -234,6 +235,12 @@ class _Reader:
         if not isinstance(names, list) or not names or not isinstance(names[0], str):
             raise ModelLoadError(f"{self.source} lacks 'architectures': a list with the model class's name")
         return names[0]
+
+    def _check_quantization(self) -> None:
+        quantization = self.raw.get("quantization_config")
+        if isinstance(quantization, dict):
+            method = quantization.get("quant_method")
+            raise ModelLoadError(f"{self.source}: a checkpoint with quantization {method!r} is not supported")
 
     def _bos(self) -> int | None:
         ids = _as_ids(self.raw.get("bos_token_id"))

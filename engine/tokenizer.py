@@ -29,7 +29,7 @@ class Tokenizer:
     def __init__(self, spec: str, config: Mapping[str, Any]) -> None:
         """Args: spec the text of tokenizer.json; config the object of tokenizer_config.json."""
         parsed = json.loads(spec)
-        self._tokenizer = _plain_tokenizer(parsed)
+        self._tokenizer = _plain_tokenizer(parsed, spec)
         # Llama 2's newer files put a space before the first piece of a text only; later pieces get their own tokenizer.
         self._inner_tokenizer = _without_first_prefix(parsed) or self._tokenizer
         self._decoder_kinds = _decoder_kinds(parsed.get("decoder"))
@@ -196,9 +196,11 @@ class Tokenizer:
         return re.compile("|".join(parts))
 
 
-def _plain_tokenizer(parsed: Mapping[str, Any]) -> RustTokenizer:
+def _plain_tokenizer(parsed: Mapping[str, Any], spec: str | None = None) -> RustTokenizer:
     """The library's tokenizer with truncation and padding off, reading special tokens in text as plain text."""
-    tokenizer = RustTokenizer.from_str(json.dumps({**parsed, "truncation": None, "padding": None}))
+    tokenizer = RustTokenizer.from_str(json.dumps(parsed) if spec is None else spec)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
     tokenizer.encode_special_tokens = True
     return tokenizer
 

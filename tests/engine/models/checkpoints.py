@@ -111,14 +111,16 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def make_checkpoint(case: str, folder: Path, *, max_shard_size: str = "5GB") -> torch.nn.Module:
+def make_checkpoint(
+    case: str, folder: Path, *, max_shard_size: str = "5GB", **overrides: Any
+) -> transformers.PreTrainedModel:
     """Saves a seeded random checkpoint and returns transformers' own model of it, fp32, eager attention.
 
     Weights are spread so widely that logits reach tens: rounding differences stay small beside what a wrong rope,
     window, cap or norm would do.
     """
     config_name, model_name, settings = CASES[case]
-    config = getattr(transformers, config_name)(**{**_SMALL, **settings})
+    config = getattr(transformers, config_name)(**{**_SMALL, **settings, **overrides})
     config._attn_implementation = "eager"
     model = getattr(transformers, model_name)(config).eval()
     generator = torch.Generator().manual_seed(sum(map(ord, case)))
@@ -132,4 +134,4 @@ def make_checkpoint(case: str, folder: Path, *, max_shard_size: str = "5GB") -> 
                 parameter.normal_(0, 1.5 * parameter.shape[-1] ** -0.5, generator=generator)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     model.generation_config.eos_token_id = None
-    return model  # type: ignore[no-any-return]
+    return model
