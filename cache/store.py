@@ -43,6 +43,12 @@ class PartitionVersion(msgspec.Struct, frozen=True):
     seq: int = 0
     gen: int = 0
 
+    @classmethod
+    def from_state(cls, state: Sequence[bytes | None]) -> PartitionVersion:
+        """From the fields epoch, seq, gen of a partition's state."""
+        epoch, seq, gen = state
+        return cls() if epoch is None else cls(_text(epoch), int(seq or 0), int(gen or 0))
+
 
 class ExactResult(msgspec.Struct, frozen=True, kw_only=True):
     """`answer` is None on a miss, `reason` says why. `age_s` is the answer's. `version` serves the semantic lookup."""
@@ -97,7 +103,7 @@ class ExactLookup:
         entry, state = replies[0], replies[1]
         if isinstance(entry, Exception) or isinstance(state, Exception):
             return ExactResult(answer=None, reason=Reason.STORE, version=None)
-        version = _version(state)
+        version = PartitionVersion.from_state(state)
         raw, stored_ms = entry
         if raw is None or stored_ms is None:
             return ExactResult(answer=None, reason=Reason.ABSENT, version=version)
@@ -221,13 +227,6 @@ class RedisStore:
             removed += int(reply[0])
             freed += int(reply[1])
         return removed, freed
-
-
-def _version(state: Sequence[bytes | None]) -> PartitionVersion:
-    epoch, seq, gen = state
-    if epoch is None:
-        return PartitionVersion()
-    return PartitionVersion(_text(epoch), int(seq or 0), int(gen or 0))
 
 
 def _text(raw: bytes | str) -> str:

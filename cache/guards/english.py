@@ -1,0 +1,265 @@
+"""An English question taken apart for the guards: what is asked, and the words that carry its subject.
+
+Only closed classes are listed here: articles, pronouns, auxiliaries, prepositions, question words, numerals, and the
+speech-act and politeness words that people wrap a question in. None of them names a subject matter.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from cache.guards.lists import words
+from cache.guards.numerals import ordinal_value, read_number
+
+PRONOUNS = words(
+    "i me my mine myself we us our ours you your yours it its this that these those one ones someone anyone somebody "
+    "anybody there"
+)
+THIRD_PERSON = words("he him his she her hers they them their theirs")
+BE = words("am is are was were be been being")
+DO = words("do does did done doing")
+HAVE = words("have has had having")
+MODALS = words("can could may might must shall should will would ought")
+PAST = words("was were did had")
+PRESENT = words("am is are do does has have")
+ARTICLES = words("a an the")
+NEGATIONS = words("not no never none nothing nobody nowhere neither nor without cannot hardly")
+SOURCE = words("from by")
+GOAL = words("to into onto towards toward for")
+# Prepositions that say which argument a word is, or nothing much; place and time ones (before, off, under) are content.
+LIGHT_PREPOSITIONS = SOURCE | GOAL | words("of in on at with as about via")
+CONJUNCTIONS = words("and or if whether so then than but")
+# They colour a question without changing what it asks.
+ADVERBS = words("exactly actually really just simply please kindly possibly also ever even still quite very any some")
+QUESTION_WORDS = words("what which who whom whose when where why how")
+IGNORABLE = (
+    PRONOUNS | BE | DO | HAVE | MODALS | ARTICLES | LIGHT_PREPOSITIONS | CONJUNCTIONS | ADVERBS | QUESTION_WORDS
+    | words("need")  # "do I need to" is a modal; as a noun it seldom stands alone
+)  # fmt: skip
+
+# Speech acts and politeness: what is done with the question, not what it is about.
+SPEECH_ACTS = words(
+    "tell know ask explain wonder wondering wondered question questions help show say advise inform understand curious "
+    "hi hello hey greetings thanks thank thx sorry excuse"
+)
+FRAME_FILLERS = (
+    PRONOUNS | MODALS | BE | DO | HAVE | ARTICLES | ADVERBS
+    | words("like want need happen love try trying quick short dear there all team everyone so ok okay well if whether "
+            "to about with let out find am another good morning afternoon evening day")
+)  # fmt: skip
+CLOSINGS = words("thanks thank thx cheers please you advance in much so very lot a many regards kind best")
+
+PUNCTUATION = frozenset(".?!;:,")
+_SENTENCE_ENDS = frozenset(".?!:")
+_AFTER_SPEECH = words("me us you if whether about is there know")
+
+_APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "`": "'", "´": "'"})
+_TOKEN = re.compile(r"[A-Za-zÀ-ɏ0-9]+(?:[.,:/'_+#-][A-Za-zÀ-ɏ0-9]+)*[+#]*|[%€$£°]|[.?!;:,]")
+_CLITICS = (
+    (re.compile(r"\bcan't\b|\bcannot\b|\bcant\b", re.I), "can not"),
+    (re.compile(r"\bwon't\b|\bwont\b", re.I), "will not"),
+    (re.compile(r"\b(do|does|did|is|are|was|were|have|has|had|would|could|should|must|need)n'?t\b", re.I), r"\1 not"),
+    (re.compile(r"\b(what|where|who|how|when|why|that|there|it|here|he|she)'s\b", re.I), r"\1 is"),
+    (re.compile(r"\b(what|where|who|how|when)s\b(?=\s)", re.I), r"\1 is"),
+    (re.compile(r"\b(\w+)'re\b", re.I), r"\1 are"),
+    (re.compile(r"\b(\w+)'ve\b", re.I), r"\1 have"),
+    (re.compile(r"\b(\w+)'ll\b", re.I), r"\1 will"),
+    (re.compile(r"\bi'm\b", re.I), "i am"),
+    (re.compile(r"\b(\w+)'d\b", re.I), r"\1 would"),
+    (re.compile(r"'s\b", re.I), ""),
+)
+
+# Ways to ask "how" and "may I" that need several words.
+_HOW = re.compile(
+    r"^(?:what (?:is|are|would be) (?:the |a )?(?:best |right |proper |correct |usual )?"
+    r"(?:way|ways|step|steps|procedure|process|method) (?:to|of|for)|how (?:do|does|can|could|would|should|may) "
+    r"(?:i|we|you|one) (?:go about )?|how to) ?"
+)
+_WISH_HOW = re.compile(
+    r"^i (?:want|need|wish|would like|am trying|have) to (.+?) [.,;] (?:and )?(?:so )?how "
+    r"(?:do|can|would|should|could) (?:i|one|we) (?:do|go about|achieve) (?:that|this|it)$"
+)
+_MAY = re.compile(
+    r"^(?:(?:is|would) it (?:be )?(?:possible|allowed|permitted|okay|ok|fine|all right)(?: for (?:me|us|one))? to|"
+    r"(?:am|are) (?:i|we|you|one) (?:able|allowed|permitted) to|(?:can|could|may|might) (?:i|we|you|one)) "
+)
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A content word: `stem` for comparing, `text` as written, `governor` the light preposition before it or ""."""
+
+    stem: str
+    text: str
+    governor: str = ""
+    number: bool = False
+    code: bool = False
+    capital: bool = False
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind`: how, many, what, who, when, where, why, may, polar, or any (no question form).
+
+    `content`: the words that carry the subject, in order; `negations` how often something is denied; `past` and
+    `present` whether such an auxiliary stands; `modals`, `persons` (i, you or third-person pronouns) as used.
+    """
+
+    kind: str
+    content: tuple[Token, ...]
+    negations: int
+    past: bool
+    present: bool
+    modals: frozenset[str]
+    persons: frozenset[str]
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Question:
+    """Takes a question apart; never fails, whatever the text."""
+    tokens = _unwrap(_tokens(text))
+    kind, tokens = _kind(tokens)
+    lowered = [token.lower() for token in tokens]
+    return Question(
+        kind=kind,
+        content=tuple(_content(tokens)),
+        negations=sum(word in NEGATIONS for word in lowered),
+        past=any(word in PAST for word in lowered),
+        present=any(word in PRESENT for word in lowered),
+        modals=frozenset(word for word in lowered if word in MODALS),
+        persons=frozenset(_PERSONS[word] for word in lowered if word in _PERSONS),
+    )
+
+
+_PERSONS = {
+    **dict.fromkeys(words("i me my mine myself we us our ours"), "first"),
+    **dict.fromkeys(words("you your yours"), "second"),
+    **dict.fromkeys(words("he him his"), "he"),
+    **dict.fromkeys(words("she her hers"), "she"),
+    **dict.fromkeys(words("they them their theirs"), "they"),
+}
+
+
+def _tokens(text: str) -> list[str]:
+    text = text.translate(_APOSTROPHES)
+    for pattern, full in _CLITICS:
+        text = pattern.sub(full, text)
+    tokens: list[str] = []
+    for token in _TOKEN.findall(text):
+        if "-" in token and not re.search(r"\d[A-Za-z]|[A-Za-z]-?\d", token):
+            tokens += token.split("-")
+        else:
+            tokens.append(token)
+    return tokens
+
+
+def _unwrap(tokens: list[str]) -> list[str]:
+    """Without greeting, thanks, and the clause that only says that a question is asked."""
+    while tokens and tokens[-1] in PUNCTUATION:
+        tokens = tokens[:-1]
+    tokens = _without_closing(tokens)
+    end, spoke = 0, False
+    for position, token in enumerate(tokens):
+        word = token.lower()
+        if word in SPEECH_ACTS:
+            end, spoke = position + 1, True
+        elif spoke and (token in PUNCTUATION or word in _AFTER_SPEECH):
+            end = position + 1
+        elif word not in FRAME_FILLERS and token not in PUNCTUATION:
+            break
+    return tokens[end:] if spoke and end < len(tokens) else tokens
+
+
+def _without_closing(tokens: list[str]) -> list[str]:
+    """A last sentence of thanks goes, and a final "please"."""
+    for position in range(len(tokens) - 1, 0, -1):
+        if tokens[position] in PUNCTUATION:
+            tail = [token.lower() for token in tokens[position + 1 :]]
+            thanking = tail and all(word in CLOSINGS or word in PUNCTUATION for word in tail)
+            return tokens[:position] if thanking else tokens
+    return tokens[:-1] if len(tokens) > 1 and tokens[-1].lower() == "please" else tokens
+
+
+def _kind(tokens: list[str]) -> tuple[str, list[str]]:
+    """What form of question it is, and its tokens without the words that only make that form."""
+    line = " ".join(token.lower() for token in tokens)
+    wish = _WISH_HOW.match(line)
+    if wish is not None:
+        start = line[: wish.start(1)].count(" ")
+        return "how", tokens[start : start + wish[1].count(" ") + 1]
+    for pattern, kind in ((_HOW, "how"), (_MAY, "may")):
+        match = pattern.match(line + " ")
+        if match is not None:
+            return kind, tokens[match[0].strip().count(" ") + 1 :]
+    lowered = [token.lower() for token in tokens]
+    asked = next((position for position, word in enumerate(lowered) if word in QUESTION_WORDS), None)
+    if asked is not None:
+        return _question_word(lowered, asked), tokens
+    if lowered and lowered[0] in BE | DO | HAVE | MODALS:
+        return "polar", tokens
+    return "any", tokens
+
+
+def _question_word(lowered: list[str], position: int) -> str:
+    word = lowered[position]
+    following = lowered[position + 1] if position + 1 < len(lowered) else ""
+    if word == "how":
+        return "many" if following in ("many", "much", "few") else "how"
+    if word in ("who", "whom", "whose"):
+        return "who"
+    return "what" if word == "which" else word
+
+
+def _content(tokens: list[str]) -> list[Token]:
+    content: list[Token] = []
+    governor, start = "", True
+    position = 0
+    while position < len(tokens):
+        token, word = tokens[position], tokens[position].lower()
+        number, length = read_number(tokens, position)
+        if number is not None:
+            content.append(Token(number, token, governor, number=True))
+        elif word in LIGHT_PREPOSITIONS:
+            governor = word
+        elif token in PUNCTUATION:
+            governor, start = "", start or token in _SENTENCE_ENDS
+            position += 1
+            continue
+        elif word not in IGNORABLE and word not in NEGATIONS:
+            content.append(_word(token, governor, start=start))
+        if number is not None or (word not in LIGHT_PREPOSITIONS and word not in ARTICLES | PRONOUNS):
+            governor = ""
+        start = False
+        position += length
+    return content
+
+
+def _word(token: str, governor: str, *, start: bool) -> Token:
+    letters = [char for char in token if char.isalpha()]
+    has_digit = any(char.isdigit() for char in token)
+    code = (has_digit and bool(letters)) or (len(letters) > 1 and all(char.isupper() for char in letters))
+    bare = re.sub(r"[-_./:']", "", token).lower()
+    capital = token[:1].isupper() and not start
+    return Token(bare if code else stem(bare), token, governor, code=code, capital=capital)
+
+
+_DOUBLED = re.compile(r"([bdfgklmnprtvz])\1$")
+
+
+def stem(word: str) -> str:
+    """A word without its inflection: plural, -ed, -ing, -ly and a final -e. Prefixes stay: they turn meanings round."""
+    if ordinal_value(word) is not None or len(word) <= 3 or not word.isalpha():
+        return word
+    for ending, rest in (("ies", "y"), ("sses", "ss"), ("ied", "y"), ("ying", "y")):
+        if word.endswith(ending) and len(word) > len(ending) + 2:
+            return word[: -len(ending)] + rest
+    for ending in ("ing", "ed", "es", "s", "ly"):
+        base = word[: -len(ending)]
+        if not word.endswith(ending) or len(base) < 3 or (ending == "s" and word.endswith(("ss", "us", "is"))):
+            continue
+        if not re.search(r"[aeiouy]", base):
+            continue
+        word = base if ending in ("s", "ly") else _DOUBLED.sub(r"\1", base)
+        break
+    return word[:-1] if word.endswith("e") and len(word) > 3 else word

@@ -1,0 +1,59 @@
+"""Word order and direction: from London to Paris is not from Paris to London, though every word is the same."""
+
+from __future__ import annotations
+
+from cache.guards.chinese import HanQuestion
+from cache.guards.difference import difference
+from cache.guards.english import GOAL, SOURCE, Question
+
+
+def english(a: Question, b: Question) -> bool:
+    """Whether the same words stand in another order, or a word went from source (from, by) to goal (to, into).
+
+    One move is no change: a block that begins with a preposition may stand elsewhere ("On 3 March, what ..."), as may
+    the adjective of "how common is".
+    """
+    pairs = difference(a, b).pairs
+    for left, right in pairs:
+        governors = a.content[left].governor, b.content[right].governor
+        if (governors[0] in SOURCE and governors[1] in GOAL) or (governors[0] in GOAL and governors[1] in SOURCE):
+            return True
+    targets = [right for _, right in pairs]
+    if targets == sorted(targets):
+        return False
+    blocks = moved_blocks(targets)
+    if blocks is None:
+        return True
+    sources = [left for left, _ in pairs]
+    start, middle, _ = blocks
+    movable = (sources[start], sources[middle])
+    return not any(a.content[position].governor for position in movable)
+
+
+def moved_blocks(targets: list[int]) -> tuple[int, int, int] | None:
+    """Where two neighbouring blocks changed places: (start, middle, end), if that alone explains the order.
+
+    `targets`: distinct numbers; sorted means unmoved.
+    """
+    ranks = {value: rank for rank, value in enumerate(sorted(targets))}
+    order = [ranks[value] for value in targets]
+    start = next(position for position, rank in enumerate(order) if rank != position)
+    end = max(position for position, rank in enumerate(order) if rank != position) + 1
+    middle = order.index(start)
+    moved = order[middle:end] + order[start:middle]
+    return (start, middle, end) if moved == list(range(start, end)) else None
+
+
+def chinese(a: HanQuestion, b: HanQuestion) -> bool:
+    """Whether the same characters stand in another order that one move does not explain.
+
+    Two neighbouring blocks may change places (平板的儿童锁怎么打开, 怎么打开平板的儿童锁): that never exchanges the
+    two sides of 从…到…, 把…转成… or 比, as a word stands between them.
+    """
+    if a.core == b.core or sorted(a.core) != sorted(b.core):
+        return False
+    open_places: dict[str, list[int]] = {}
+    for position, char in enumerate(b.core):
+        open_places.setdefault(char, []).append(position)
+    targets = [open_places[char].pop(0) for char in a.core]
+    return targets != sorted(targets) and moved_blocks(targets) is None
