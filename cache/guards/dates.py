@@ -15,7 +15,7 @@ _CALENDAR = (
     frozenset([*MONTHS, *WEEKDAYS])
     | words("today tomorrow yesterday tonight morning noon afternoon evening night midnight am pm")
     | words("day days week weeks weekend weekends month months quarter quarters year years decade century hour hours")
-    | words("minute minutes second seconds spring summer autumn fall winter daily weekly monthly yearly annually")
+    | words("minute minutes second seconds spring summer autumn winter daily weekly monthly yearly annually")
 )
 _SHORT = re.compile(r"(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|mon|tues?|wed|thu|thurs?|fri|sat|sun)")
 

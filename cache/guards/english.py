@@ -22,7 +22,7 @@ THIRD_PERSON = words("he him his she her hers they them their theirs")
 BE = words("am is are was were be been being")
 DO = words("do does did done doing")
 HAVE = words("have has had having")
-MODALS = words("can could may might must shall should will would ought")
+MODALS = words("can could may might must shall should will would ought able possible allowed permitted")
 PAST = words("was were did had")
 PRESENT = words("am is are do does has have")
 ARTICLES = words("a an the")
@@ -33,7 +33,10 @@ GOAL = words("to into onto towards toward for")
 LIGHT_PREPOSITIONS = SOURCE | GOAL | words("of in on at with as about via")
 CONJUNCTIONS = words("and or if whether so then than but")
 # They colour a question without changing what it asks.
-ADVERBS = words("exactly actually really just simply please kindly possibly also ever even still quite very any some")
+ADVERBS = words(
+    "exactly actually really just simply please kindly possibly also ever even still quite very any some properly "
+    "correctly"
+)
 QUESTION_WORDS = words("what which who whom whose when where why how")
 IGNORABLE = (
     PRONOUNS | BE | DO | HAVE | MODALS | ARTICLES | LIGHT_PREPOSITIONS | CONJUNCTIONS | ADVERBS | QUESTION_WORDS
@@ -74,7 +77,7 @@ _CLITICS = (
 
 # Ways to ask "how" and "may I" that need several words.
 _HOW = re.compile(
-    r"^(?:what (?:is|are|would be) (?:the |a )?(?:best |right |proper |correct |usual )?"
+    r"^(?:(?:what (?:is|are|would be) )?(?:the |a )?(?:best |right |proper |correct |usual )?"
     r"(?:way|ways|step|steps|procedure|process|method) (?:to|of|for)|how (?:do|does|can|could|would|should|may) "
     r"(?:i|we|you|one) (?:go about )?|how to) ?"
 )
@@ -118,12 +121,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Question:
     """Takes a question apart; never fails, whatever the text."""
-    tokens = _unwrap(_tokens(text))
-    kind, tokens = _kind(tokens)
+    kind, tokens = _kind(_unwrap(_tokens(text)))
+    tokens = _active(tokens)
     lowered = [token.lower() for token in tokens]
     return Question(
         kind=kind,
-        content=tuple(_content(tokens)),
+        content=tuple(token for token in _content(tokens) if token.stem not in _IMPLIED.get(kind, ())),
         negations=sum(word in NEGATIONS for word in lowered),
         past=any(word in PAST for word in lowered),
         present=any(word in PRESENT for word in lowered),
@@ -131,6 +134,9 @@ def parse(text: str) -> Question:
         persons=frozenset(_PERSONS[word] for word in lowered if word in _PERSONS),
     )
 
+
+# What a question word already says: "where can I find X" is "where is X", "which people" is "who".
+_IMPLIED = {"where": words("find"), "who": words("peopl person")}
 
 _PERSONS = {
     **dict.fromkeys(words("i me my mine myself we us our ours"), "first"),
@@ -201,12 +207,42 @@ def _kind(tokens: list[str]) -> tuple[str, list[str]]:
     return "any", tokens
 
 
+_PEOPLE = words("people person persons")
+
+
+def _active(tokens: list[str]) -> list[str]:
+    """The passive turned round, so that who does what stands in one order.
+
+    "Is X covered by Y" as "is Y covered X"; "how can X be configured" as "how can configure X": there nobody is named
+    who does it, so X is not its agent.
+    """
+    lowered = [token.lower() for token in tokens]
+    if "by" in lowered[2:]:
+        return _with_agent(tokens, lowered)
+    if "be" not in lowered[1:-1]:
+        return tokens
+    spot = lowered.index("be", 1)
+    start = next((position + 1 for position, word in enumerate(lowered[:spot]) if word in MODALS), 0)
+    return [*tokens[:start], tokens[spot + 1], *tokens[start:spot], *tokens[spot + 2 :]]
+
+
+def _with_agent(tokens: list[str], lowered: list[str]) -> list[str]:
+    by = lowered.index("by", 2)
+    auxiliary = next((position for position in range(by - 1) if lowered[position] in BE), None)
+    if auxiliary is None:
+        return tokens
+    ends = (LIGHT_PREPOSITIONS - {"of"}) | PUNCTUATION
+    end = next((position for position in range(by + 1, len(tokens)) if lowered[position] in ends), len(tokens))
+    head, patient, verb = tokens[: auxiliary + 1], tokens[auxiliary + 1 : by - 1], tokens[by - 1]
+    return [*head, *tokens[by + 1 : end], verb, *patient, *tokens[end:]]
+
+
 def _question_word(lowered: list[str], position: int) -> str:
     word = lowered[position]
     following = lowered[position + 1] if position + 1 < len(lowered) else ""
     if word == "how":
         return "many" if following in ("many", "much", "few") else "how"
-    if word in ("who", "whom", "whose"):
+    if word in ("who", "whom", "whose") or following in _PEOPLE:
         return "who"
     return "what" if word == "which" else word
 

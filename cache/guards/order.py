@@ -10,8 +10,8 @@ from cache.guards.english import GOAL, SOURCE, Question
 def english(a: Question, b: Question) -> bool:
     """Whether the same words stand in another order, or a word went from source (from, by) to goal (to, into).
 
-    One move is no change: a block that begins with a preposition may stand elsewhere ("On 3 March, what ..."), as may
-    the adjective of "how common is".
+    One move is no change: a block that begins with a preposition, and keeps it, may stand elsewhere ("On 3 March,
+    what ..."). A block that lost its preposition took another part: "capital of France", "France the capital of".
     """
     pairs = difference(a, b).pairs
     for left, right in pairs:
@@ -24,10 +24,10 @@ def english(a: Question, b: Question) -> bool:
     blocks = moved_blocks(targets)
     if blocks is None:
         return True
-    sources = [left for left, _ in pairs]
-    start, middle, _ = blocks
-    movable = (sources[start], sources[middle])
-    return not any(a.content[position].governor for position in movable)
+    moved = pairs[blocks[0] : blocks[2]]
+    if any(bool(a.content[left].governor) != bool(b.content[right].governor) for left, right in moved):
+        return True
+    return not any(a.content[pairs[position][0]].governor for position in blocks[:2])
 
 
 def moved_blocks(targets: list[int]) -> tuple[int, int, int] | None:
