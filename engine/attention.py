@@ -93,6 +93,7 @@ class AttentionMetadata:
     cu_seqlens_q int32 [B+1]; seq_lens int32 [B], context with the new tokens; block_tables int32 [B, max_blocks] a
     group; slot_mapping int64 [T] a group, flat cache index `page * block_size + offset` of each token, -1 = padding.
     The ints are known to the host without a read-back: the first `num_decodes` sequences have one query token each.
+    batch_invariant: a sequence's result must not depend on its neighbours by one bit.
     """
 
     cu_seqlens_q: torch.Tensor
@@ -102,6 +103,7 @@ class AttentionMetadata:
     num_decodes: int
     max_query_len: int
     max_seq_len: int
+    batch_invariant: bool = False
 
     @property
     def num_seqs(self) -> int:
@@ -144,4 +146,5 @@ class Attention:
             window=spec.window or 0,
             soft_cap=spec.soft_cap or 0.0,
             sinks=sinks,
+            batch_invariant=meta.batch_invariant,
         )

@@ -147,6 +147,7 @@ def paged_attention_ref(
     window: int = 0,
     soft_cap: float = 0.0,
     sinks: torch.Tensor | None = None,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """The reference of `paged_attention`, and the CPU path. A sequence's result does not depend on its neighbours
     beyond the rounding of products of another size."""
@@ -155,7 +156,14 @@ def paged_attention_ref(
     decodes = None
     if num_decodes:
         table, lens = block_table[:num_decodes], seq_lens[:num_decodes]
-        decodes = _decode_ref(q[:num_decodes], kv_cache, table, lens, max_seq_len=max_seq_len, **options)  # type: ignore[arg-type]
+        if batch_invariant:
+            rows = [
+                _decode_ref(q[i : i + 1], kv_cache, table[i : i + 1], lens[i : i + 1], max_seq_len=length, **options)  # type: ignore[arg-type]
+                for i, length in enumerate(lens.tolist())
+            ]
+            decodes = torch.cat(rows)
+        else:
+            decodes = _decode_ref(q[:num_decodes], kv_cache, table, lens, max_seq_len=max_seq_len, **options)  # type: ignore[arg-type]
         if num_decodes == num_seqs:
             return decodes
     out = torch.empty_like(q)
@@ -182,13 +190,15 @@ def paged_attention(
     window: int = 0,
     soft_cap: float = 0.0,
     sinks: torch.Tensor | None = None,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """Causal attention of T query tokens of B sequences over their pages.
 
     Args: q [T, num_heads, head_dim]; kv_cache one layer's [num_pages, 2, num_kv_heads, block_size, head_dim], any
     strides with the last 1; block_table int32 [B, max_blocks]; cu_seqlens_q int32 [B+1]; seq_lens int32 [B], context
     including the new tokens; num_decodes: the first sequences, with one query token each; window 0 = full; soft_cap
-    0 = none; sinks [num_heads]. Slots beyond a sequence's length must hold finite numbers.
+    0 = none; sinks [num_heads]; batch_invariant: a decode's result does not depend on its neighbours by one bit.
+    Slots beyond a sequence's length must hold finite numbers.
     Returns: [T, num_heads, head_dim], new. Raises: ValueError on other shapes.
     """
     if q.dim() != 3 or kv_cache.dim() != 5 or q.shape[1] % kv_cache.shape[2] or q.shape[2] != kv_cache.shape[4]:
@@ -212,6 +222,7 @@ def paged_attention(
             window=window,
             soft_cap=soft_cap,
             sinks=sinks,
+            batch_invariant=batch_invariant,
         )
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     paged_decode(
