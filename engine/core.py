@@ -1,0 +1,295 @@
+"""`EngineCore`: requests in, token ids out. `step()` is schedule, submit, collect, process; no text, no threads.
+
+With `max_in_flight` 1 the next step is scheduled and submitted before the last one's tokens are read back (a GPU works
+while the host thinks); with 0 every step is read back at once (a CPU has nobody to overlap with).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from engine.core_output import CoreOutput, TokenScore
+from engine.model_runner import ModelRunner, PendingStep, StepOutput
+from engine.queue_gate import QueueGate
+from engine.sampler import FAILED, Logprobs
+from engine.scheduler import Scheduler
+from engine.sequence import RequestGroup, Sequence, Status
+from engine.step_plan import StepPlan
+from engine.swap_cost import SwapCost
+from engine.types import EngineRequest, EngineStats, FinishReason, ModelInfo
+from engine.validation import RequestLimits, validate_request
+
+logger = logging.getLogger(__name__)
+
+NOTHING_TO_SAMPLE = "the model gave no finite logits, or the grammar left no token to choose from"
+MAX_FAILED_STEPS = 3
+
+
+@dataclass(frozen=True)
+class AcceptedRequest:
+    """A valid request that has its place in the queue."""
+
+    request: EngineRequest
+    max_tokens: int
+
+
+@dataclass
+class _Unsent:
+    """Tokens of a sequence that wait for `stream_interval` to fill up."""
+
+    token_ids: list[int] = field(default_factory=list)
+    scores: list[TokenScore] = field(default_factory=list)
+    prompt_scores: list[TokenScore] | None = None
+    sent_any: bool = False
+
+
+class EngineCore:
+    """All methods but `accept` belong to one thread. `clock` gives seconds, monotonic."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        *,
+        info: ModelInfo,
+        limits: RequestLimits,
+        gate: QueueGate,
+        swap_cost: SwapCost,
+        seed: int = 0,
+        max_in_flight: int = 0,
+        stream_interval: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.runner = runner
+        self.scheduler = scheduler
+        self.info = info
+        self.limits = limits
+        self._gate = gate
+        self._swap_cost = swap_cost
+        self._seeds = Random(seed)  # noqa: S311 - seeds of samplers, not secrets
+        self._max_in_flight = max_in_flight
+        self._stream_interval = stream_interval
+        self._clock = clock
+        self._in_flight: deque[PendingStep] = deque()
+        self._unsent: dict[Sequence, _Unsent] = {}
+        self._step_began: float | None = None
+        self._idle_since = clock()
+        self._failed_steps = 0
+        self._stats = EngineStats()
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def accept(self, request: EngineRequest) -> AcceptedRequest:
+        """Validates and takes a place in the queue, from any thread, without waiting for a step.
+
+        Raises: InvalidRequest, QueueFull.
+        """
+        max_tokens = validate_request(request, self.limits)
+        self.runner.grammars.validate(request.sampling)
+        self._gate.enter(len(request.prompt_token_ids))
+        return AcceptedRequest(request, max_tokens)
+
+    def give_up(self, accepted: AcceptedRequest) -> None:
+        """Returns the place of an accepted request that is never added; from any thread."""
+        self._gate.leave(len(accepted.request.prompt_token_ids))
+
+    def add(self, accepted: AcceptedRequest) -> None:
+        """Queues an accepted request. Raises: ValueError on an id in use."""
+        sampling = accepted.request.sampling
+        seed = self._seeds.getrandbits(63) if sampling.seed is None else sampling.seed
+        try:
+            self.scheduler.add(accepted.request, max_tokens=accepted.max_tokens, seed=seed)
+        except ValueError:
+            self.give_up(accepted)
+            raise
+
+    def abort(self, request_id: str) -> list[CoreOutput]:
+        """Ends all sequences of a request; empty for an unknown or ended one."""
+        group = self.scheduler.groups.get(request_id)
+        if group is None:
+            return []
+        unborn = range(len(group.sequences), group.num_sequences)
+        group.num_sequences = len(group.sequences)  # nothing is left to fork
+        outputs = []
+        for sequence in list(group.sequences):
+            if sequence.status is not Status.FINISHED:
+                outputs.append(self._end(sequence, FinishReason.ABORT))
+        outputs[-1:-1] = [self._unborn_output(group, index) for index in unborn]
+        return outputs
+
+    def stop_sequence(self, request_id: str, index: int) -> None:
+        """A stop string was found in the text outside the core: the sequence ends without another output."""
+        group = self.scheduler.groups.get(request_id)
+        for sequence in group.sequences if group else ():
+            if sequence.index == index and sequence.status is not Status.FINISHED:
+                self._end(sequence, FinishReason.STOP)
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work or bool(self._in_flight)
+
+    # -- one step ----------------------------------------------------------------------------------------------
+
+    def step(self) -> list[CoreOutput]:
+        """One turn of the loop. Raises: RuntimeError when the device fails step after step."""
+        now = self._clock()
+        if self._step_began is None:
+            self._stats.idle_us += int((now - self._idle_since) * 1e6)
+            self._step_began = now
+        plan = self.scheduler.schedule()
+        outputs = self._submit(plan) if plan.scheduled or plan.swap_out or plan.preempted else []
+        while self._in_flight and (len(self._in_flight) > self._max_in_flight or not plan.scheduled):
+            outputs += self._collect(self._in_flight.popleft())
+        if not self.has_work:
+            self._step_began, self._idle_since = None, self._clock()
+        return outputs
+
+    def _submit(self, plan: StepPlan) -> list[CoreOutput]:
+        try:
+            self._in_flight.append(self.runner.submit(plan))
+        except Exception as exc:  # noqa: BLE001 - the loop survives what one step's requests trigger
+            return self._fail_step(plan, exc)
+        return []
+
+    def _collect(self, pending: PendingStep) -> list[CoreOutput]:
+        try:
+            output = self.runner.collect(pending)
+        except Exception as exc:  # noqa: BLE001 - as above
+            return self._fail_step(pending.plan, exc)
+        self._failed_steps = 0
+        self._account(pending.plan)
+        return self._process(pending, output)
+
+    def _process(self, pending: PendingStep, output: StepOutput) -> list[CoreOutput]:
+        outputs: list[CoreOutput] = []
+        for sequence, scores in output.prompt_logprobs.items():
+            unsent = self._unsent.setdefault(sequence, _Unsent())
+            unsent.prompt_scores = [*(unsent.prompt_scores or []), *map(_score, scores)]
+        for position, (sequence, token_id) in enumerate(zip(pending.sequences, output.token_ids, strict=True)):
+            if sequence.status is Status.FINISHED:
+                continue  # aborted, or stopped by its text, while the step ran
+            if token_id == FAILED or not self.runner.grammars.advance(sequence, token_id):
+                logger.error("request %s failed: %s", sequence.group.request.request_id, NOTHING_TO_SAMPLE)
+                outputs.append(self._end(sequence, FinishReason.ERROR, error=NOTHING_TO_SAMPLE))
+                continue
+            self.scheduler.update(sequence, token_id)
+            self._stats.generation_tokens += 1
+            unsent = self._unsent.setdefault(sequence, _Unsent())
+            unsent.token_ids.append(token_id)
+            if position in output.logprobs:
+                unsent.scores.append(_score(output.logprobs[position]))
+            reason, stop_reason = self._ending(sequence, token_id)
+            if reason is not None:
+                outputs.append(self._end(sequence, reason, stop_reason))
+            elif not unsent.sent_any or len(unsent.token_ids) >= self._stream_interval:
+                outputs.append(self._output(sequence))
+        return outputs
+
+    def _ending(self, sequence: Sequence, token_id: int) -> tuple[FinishReason | None, int | None]:
+        sampling = sequence.group.request.sampling
+        if token_id in sampling.stop_token_ids:
+            return FinishReason.STOP, token_id
+        if token_id in self.info.eos_token_ids and not sampling.ignore_eos:
+            return FinishReason.STOP, None
+        if self.runner.grammars.is_complete(sequence):
+            return FinishReason.STOP, None
+        if len(sequence.token_ids) - sequence.num_prompt >= sequence.group.max_tokens:
+            return FinishReason.LENGTH, None
+        return None, None
+
+    # -- endings and outputs -----------------------------------------------------------------------------------
+
+    def _end(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        stop_reason: str | int | None = None,
+        error: str | None = None,
+    ) -> CoreOutput:
+        self.scheduler.finish(sequence, reason, stop_reason, condemn=error is not None)
+        self.runner.grammars.forget(sequence)
+        output = self._output(sequence)
+        output.finish_reason, output.stop_reason, output.error = reason, stop_reason, error
+        self._unsent.pop(sequence, None)
+        self._stats.finished[reason.value] = self._stats.finished.get(reason.value, 0) + 1
+        output.request_done = sequence.group.finished
+        return output
+
+    def _output(self, sequence: Sequence) -> CoreOutput:
+        unsent = self._unsent.setdefault(sequence, _Unsent())
+        output = CoreOutput(
+            request_id=sequence.group.request.request_id,
+            index=sequence.index,
+            token_ids=unsent.token_ids,
+            prompt_tokens=sequence.num_prompt,
+            cached_tokens=sequence.group.cached_tokens or 0,
+            scores=unsent.scores or None,
+            prompt_scores=unsent.prompt_scores,
+            engine_us=sequence.group.engine_us,
+        )
+        self._unsent[sequence] = _Unsent(sent_any=True)
+        return output
+
+    def _unborn_output(self, group: RequestGroup, index: int) -> CoreOutput:
+        """The end of a sibling that was to be forked later."""
+        return CoreOutput(
+            request_id=group.request.request_id,
+            index=index,
+            token_ids=[],
+            prompt_tokens=len(group.request.prompt_token_ids),
+            cached_tokens=group.cached_tokens or 0,
+            finish_reason=FinishReason.ABORT,
+        )
+
+    def _fail_step(self, plan: StepPlan, exc: Exception) -> list[CoreOutput]:
+        """A step raised: its requests fail, the others go on. Who among them caused it cannot be told."""
+        logger.exception("a step of %d sequences failed", len(plan.scheduled), exc_info=exc)
+        self._failed_steps += 1
+        if self._failed_steps >= MAX_FAILED_STEPS:
+            raise RuntimeError(f"{self._failed_steps} steps in a row failed, the last with: {exc}") from exc
+        message = f"the engine failed while running this request: {type(exc).__name__}"
+        doomed = [s for item in plan.scheduled for s in (item.sequence, *item.forks)]
+        return [self._end(s, FinishReason.ERROR, error=message) for s in doomed if s.status is not Status.FINISHED]
+
+    # -- figures -----------------------------------------------------------------------------------------------
+
+    def _account(self, plan: StepPlan) -> None:
+        """Shares the step's wall time among its requests by their tokens; the shares sum to the step exactly."""
+        now = self._clock()
+        seconds = now - (self._step_began if self._step_began is not None else now)
+        self._step_began = now
+        busy_us = int(seconds * 1e6)
+        num_tokens = plan.num_tokens
+        self._stats.num_steps += 1
+        self._stats.busy_us += busy_us
+        prefill = sum(item.length for item in plan.scheduled if item.length > 1)
+        self._stats.prompt_tokens += prefill
+        self._swap_cost.note_step(prefill, num_tokens, seconds)
+        self._gate.note_rate(num_tokens, seconds)
+        live = [item for item in plan.scheduled if not item.sequence.group.finished]
+        total, before = sum(item.length for item in live), 0
+        for item in live:
+            after = before + item.length
+            item.sequence.group.engine_us += busy_us * after // total - busy_us * before // total
+            before = after
+
+    def stats(self) -> EngineStats:
+        """A fresh reading; safe from any thread (plain integers)."""
+        stats, pools = self._stats, self.scheduler.blocks.pools
+        stats.num_running, stats.num_waiting = len(self.scheduler.running), self.scheduler.num_waiting
+        stats.num_preemptions = self.scheduler.num_preemptions
+        stats.prefix_cache_queries, stats.prefix_cache_hits = self.scheduler.prefix_queries, self.scheduler.prefix_hits
+        stats.kv_blocks_total = sum(pool.total for pool in pools)
+        stats.kv_blocks_free = sum(pool.num_free for pool in pools)
+        stats.kv_blocks_cached = sum(pool.num_cached for pool in pools)
+        stats.kv_blocks_referenced = sum(pool.num_referenced for pool in pools)
+        return stats
+
+
+def _score(item: Logprobs) -> TokenScore:
+    return TokenScore(item.token_id, item.logprob, item.rank, tuple(item.top_ids), tuple(item.top_logprobs))

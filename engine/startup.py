@@ -1,0 +1,245 @@
+"""`build_core`: from an `EngineConfig` to a core that can step, with each phase's seconds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from engine.block_manager import BlockManager
+from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.errors import ModelLoadError
+from engine.grammar import GrammarMasks
+from engine.kv_cache import GIB, CacheLayout, plan_cache
+from engine.loader import DTYPES, load_model, num_parameters
+from engine.model_config import ModelConfig
+from engine.model_info import make_model_info
+from engine.model_runner import ModelRunner
+from engine.model_source import resolve_model
+from engine.models.base import CausalLM
+from engine.queue_gate import QueueGate
+from engine.scheduler import Scheduler, SchedulerLimits
+from engine.swap_cost import SwapCost
+from engine.types import ModelInfo
+from engine.validation import RequestLimits
+
+logger = logging.getLogger(__name__)
+
+CPU_KV_SHARE = 0.25
+CPU_KV_MAX_BYTES = 4 * GIB
+
+
+@dataclass
+class StartupReport:
+    """Seconds of each phase, in order; `notes` hold what was chosen for settings left open."""
+
+    phases: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepBounds:
+    """What `None` in the config became on this device."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int
+    swap_bytes: int
+    max_in_flight: int
+
+
+def step_bounds(config: EngineConfig, device: torch.device, max_position: int) -> StepBounds:
+    """Defaults by device. On a CPU a step of 512 prompt tokens of a 135M model takes about 0.4 s, so a decode waits no
+    longer than that; host memory is the device's own, so swapping there gains nothing over more pages."""
+    on_gpu = device.type != "cpu"
+    seqs = config.max_num_seqs or (256 if on_gpu else 32)
+    budget = config.max_num_batched_tokens or (8192 if on_gpu else 512)
+    if not config.enable_chunked_prefill:
+        budget = max(budget, max_position)  # a prompt must fit into one step
+    budget = max(budget, seqs)  # every running sequence gets its token every step
+    threshold = config.long_prefill_token_threshold or max(1, budget // 2)
+    swap_gib = config.swap_space if config.swap_space is not None else (4.0 if on_gpu else 0.0)
+    overlap = config.async_scheduling if config.async_scheduling is not None else on_gpu
+    return StepBounds(seqs, budget, min(threshold, budget), int(swap_gib * GIB), int(overlap))
+
+
+def build_core(
+    config: EngineConfig,
+    *,
+    report: StartupReport | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> EngineCore:
+    """Loads the model, sizes and makes the cache. Raises: ModelLoadError."""
+    report = report or StartupReport()
+    device = pick_device(config)
+    if device.type == "cpu" and config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    started = time.perf_counter()
+    folder = resolve_model(config.model, cache_dir=Path(config.download_dir), dtype=config.dtype)
+    report.phases["find_model_s"] = time.perf_counter() - started
+    return build_core_from_folder(config, folder, device=device, report=report, clock=clock)
+
+
+def build_core_from_folder(
+    config: EngineConfig,
+    folder: Path,
+    *,
+    device: torch.device,
+    report: StartupReport,
+    clock: Callable[[], float],
+) -> EngineCore:
+    """As `build_core`, from a resolved folder."""
+    started = time.perf_counter()
+    load_format = "auto" if config.load_format == "gguf" else config.load_format
+    model, model_config = load_model(folder, dtype=config.dtype, device=device, load_format=load_format)
+    report.phases["load_weights_s"] = time.perf_counter() - started
+    started = time.perf_counter()
+    bounds = step_bounds(config, device, model_config.max_position)
+    layout, max_model_len = size_cache(config, model, model_config, device, bounds)
+    masks = GrammarMasks()
+    runner = ModelRunner(
+        model,
+        layout,
+        device=device,
+        max_num_seqs=bounds.max_num_seqs,
+        max_model_len=max_model_len,
+        logits_width=model_config.vocab_size,
+        eos_token_ids=model_config.eos_token_ids,
+        grammars=masks,
+        deterministic=config.deterministic,
+    )
+    report.phases["make_cache_s"] = time.perf_counter() - started
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return assemble_core(
+        config,
+        runner,
+        bounds,
+        make_model_info(
+            config.name,
+            folder,
+            model_config,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            num_parameters=num_parameters(model),
+        ),
+        clock,
+    )
+
+
+def assemble_core(
+    config: EngineConfig, runner: ModelRunner, bounds: StepBounds, info: ModelInfo, clock: Callable[[], float]
+) -> EngineCore:
+    """Joins scheduler, memory and runner."""
+    blocks = BlockManager(
+        runner.cache.layout.group_layouts(),
+        block_size=config.block_size,
+        max_chunk=bounds.max_num_batched_tokens,
+        enable_prefix_caching=config.enable_prefix_caching,
+        cap_share=config.max_cached_share_per_tenant,
+    )
+    gate = QueueGate(config.max_num_queued_reqs, config.max_num_queued_tokens)
+    swap_cost = SwapCost(runner.measure_page_move_s())
+    scheduler = Scheduler(
+        SchedulerLimits(
+            max_num_seqs=bounds.max_num_seqs,
+            max_num_batched_tokens=bounds.max_num_batched_tokens,
+            long_prefill_token_threshold=bounds.long_prefill_token_threshold,
+            enable_chunked_prefill=config.enable_chunked_prefill,
+            by_priority=config.scheduling_policy == "priority",
+        ),
+        blocks,
+        gate,
+        swap_cost.swap_is_cheaper,
+    )
+    limits = RequestLimits(info.max_model_len, info.logits_width, blocks.max_tokens_alone(), config.max_logprobs)
+    return EngineCore(
+        runner,
+        scheduler,
+        info=info,
+        limits=limits,
+        gate=gate,
+        swap_cost=swap_cost,
+        seed=config.seed,
+        max_in_flight=bounds.max_in_flight,
+        stream_interval=config.stream_interval,
+        clock=clock,
+    )
+
+
+def pick_device(config: EngineConfig) -> torch.device:
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ModelLoadError("device 'cuda' was asked for, but torch sees no CUDA device")
+    if config.device != "auto":
+        return torch.device(config.device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def size_cache(
+    config: EngineConfig, model: CausalLM, model_config: ModelConfig, device: torch.device, bounds: StepBounds
+) -> tuple[CacheLayout, int]:
+    """The pools and the context limit. Raises: ModelLoadError saying which number to lower and to what."""
+    wanted = config.max_model_len if isinstance(config.max_model_len, int) and config.max_model_len > 0 else None
+    if wanted is not None and wanted > model_config.max_position:
+        raise ModelLoadError(
+            f"max_model_len {wanted} is more than the model's {model_config.max_position} positions: lower "
+            f"--max-model-len to {model_config.max_position}"
+        )
+    most = wanted or model_config.max_position
+    budget_bytes = kv_budget_bytes(config, device)
+    layout = plan_cache(
+        model.attention_specs,
+        block_size=config.block_size,
+        dtype=_kv_dtype(config, model),
+        budget_bytes=budget_bytes,
+        num_blocks=config.num_gpu_blocks_override,
+        max_num_seqs=bounds.max_num_seqs,
+        max_chunk=bounds.max_num_batched_tokens,
+        max_model_len=most,
+        swap_bytes=bounds.swap_bytes,
+    )
+    blocks = BlockManager(layout.group_layouts(), block_size=config.block_size, max_chunk=bounds.max_num_batched_tokens)
+    longest = blocks.max_tokens_alone()
+    if wanted is not None and wanted > longest and config.num_gpu_blocks_override is None:
+        raise ModelLoadError(
+            f"{layout.size_bytes / GIB:.2f} GiB of pages hold {longest} tokens, max_model_len is {wanted}: lower "
+            f"--max-model-len to {longest}, or raise --kv-cache-memory-bytes (now {budget_bytes})"
+        )
+    return layout, min(most, longest)
+
+
+def kv_budget_bytes(config: EngineConfig, device: torch.device) -> int:
+    """Bytes for pages: what was asked for, else what is free now, the weights loaded, under the share."""
+    if config.kv_cache_memory_bytes is not None:
+        return config.kv_cache_memory_bytes
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        budget = int(free - (1 - config.gpu_memory_utilization) * total)
+        if budget <= 0:
+            raise ModelLoadError(
+                f"{free / GIB:.1f} of {total / GIB:.1f} GiB are free on the device after loading the weights, "
+                f"gpu_memory_utilization {config.gpu_memory_utilization} leaves none for pages: raise it, or free "
+                "what else uses the device"
+            )
+        return budget
+    return min(CPU_KV_MAX_BYTES, int(_available_memory_bytes() * CPU_KV_SHARE * config.gpu_memory_utilization))
+
+
+def _available_memory_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+
+
+def _kv_dtype(config: EngineConfig, model: CausalLM) -> torch.dtype:
+    if config.kv_cache_dtype in ("fp8", "fp8_e4m3"):
+        return torch.float8_e4m3fn
+    parameter = next(model.parameters())
+    # Quantised weights are integers; their activations run in bfloat16.
+    return parameter.dtype if parameter.dtype in DTYPES.values() else torch.bfloat16
