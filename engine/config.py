@@ -1,6 +1,6 @@
-"""`EngineConfig`: how one engine runs. Names are vLLM's flags with underscores; the same names are keys in weir.toml.
+"""`EngineConfig`: how the engine runs. Field names are vLLM's flag names, so that a start script carries over.
 
-Unknown names are refused, all faults at once. `None` (or "auto") means: chosen from the device and the model at start.
+Frozen, torch-free; unknown names are refused, all at once. Each field's `Meta.description` documents it.
 """
 
 from __future__ import annotations
@@ -8,15 +8,10 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
-SCHEDULING_POLICIES = ("priority", "fcfs")
-LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
-DEVICES = ("auto", "cpu", "cuda")
+from msgspec import Meta
 
 # Flags of older guides that mean nothing any more: accepted with a warning, so that a command line can be pasted.
 DEPRECATED = {
@@ -36,71 +31,99 @@ DEPRECATED = {
 
 
 class ConfigError(ValueError):
-    """A setting is unknown or out of bounds. The message lists every fault."""
+    """A setting is unknown, of a wrong type or out of bounds. The message names each."""
+
+
+def _about(text: str, **bounds: Any) -> Meta:
+    return Meta(description=text, **bounds)
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Args (defaults in the signature):
+    """Everything an engine is told at start. Sizes are in tokens, bytes or GiB as the name says."""
 
-    model: a Hugging Face folder, a .gguf file or a known alias. download_dir: where converted models are kept.
-    served_model_name: the name callers see, else `model`.
-    max_model_len: context limit in tokens, None or "auto" = what the model and the pages allow.
-    gpu_memory_utilization: share of the device's memory for weights and pages. kv_cache_memory_bytes: exact bytes for
-    pages, overrides the share. num_gpu_blocks_override: exact number of pages. block_size: tokens a page.
-    max_num_seqs: sequences in one step. max_num_batched_tokens: token budget of a step.
-    long_prefill_token_threshold: most prompt tokens of one sequence in a step while others have work.
-    scheduling_policy: "priority" (classes, fair between tenants inside a class) or "fcfs" (arrival order alone).
-    max_num_queued_reqs, max_num_queued_tokens: beyond them a request is refused with a retry-after.
-    max_cached_share_per_tenant: a tenant that holds more of all pages than this as cached prefixes loses pages first.
-    swap_space: GiB of host memory for preempted sequences. hung_step_timeout_s: a step longer than this is a hung
-    engine. num_threads: torch threads on a CPU, None = torch's own choice. stream_interval: tokens a delta.
-    deterministic: a request's tokens do not depend on neighbours, chunking, cache or preemption.
-    """
-
-    model: str = ""
-    served_model_name: str | None = None
-    tokenizer: str | None = None
-    download_dir: str = "var/models"
-    dtype: str = "auto"
-    device: str = "auto"
-    load_format: str = "auto"
-    quantization: str | None = None
-    max_model_len: int | str | None = None
-    gpu_memory_utilization: float = 0.9
-    kv_cache_memory_bytes: int | None = None
-    num_gpu_blocks_override: int | None = None
-    block_size: int = 16
-    kv_cache_dtype: str = "auto"
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    enable_chunked_prefill: bool = True
-    long_prefill_token_threshold: int | None = None
-    enable_prefix_caching: bool = True
-    max_cached_share_per_tenant: float = 0.5
-    scheduling_policy: str = "priority"
-    max_num_queued_reqs: int = 1024
-    max_num_queued_tokens: int | None = None
-    swap_space: float | None = None
-    seed: int = 0
-    enforce_eager: bool = False
-    async_scheduling: bool | None = None
-    tensor_parallel_size: int = 1
-    deterministic: bool = False
-    max_logprobs: int = 20
-    stream_interval: int = 1
-    hung_step_timeout_s: float = 120.0
-    num_threads: int | None = None
+    model: Annotated[str, _about("a Hugging Face folder, a .gguf file, or smollm2 (packaged)")] = "smollm2"
+    served_model_name: Annotated[
+        tuple[str, ...], _about("names accepted in requests; empty: the model's own name")
+    ] = ()
+    tokenizer: Annotated[str, _about("folder with another tokenizer.json; empty: the model's")] = ""
+    chat_template: Annotated[str, _about("file with a chat template; empty: the model's")] = ""
+    download_dir: Annotated[str, _about("folder that keeps converted GGUF models")] = "var/models"
+    load_format: Annotated[
+        Literal["auto", "safetensors", "gguf", "dummy"], _about("dummy: random weights of the model's shape")
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float16", "float32"], _about("weights and activations; auto: bfloat16")
+    ] = "auto"
+    quantization: Annotated[str, _about("weight quantization made at load; empty: none")] = ""
+    kv_cache_dtype: Annotated[
+        Literal["auto", "fp8", "fp8_e4m3"], _about("KV pages' dtype; fp8 is dequantised on load")
+    ] = "auto"
+    max_model_len: Annotated[
+        int | Literal["auto"], _about("longest prompt + output, tokens; auto: the model's, or what memory allows")
+    ] = "auto"
+    block_size: Annotated[int, _about("token slots per KV page", ge=1, le=256)] = 16
+    max_num_seqs: Annotated[
+        int, _about("most sequences running at once; 0: 256 on a GPU, 32 on a CPU", ge=0, le=4096)
+    ] = 0
+    max_num_batched_tokens: Annotated[int, _about("token budget of one step; 0: 8192 on a GPU, 512 on a CPU", ge=0)] = 0
+    enable_chunked_prefill: Annotated[bool, _about("split prompts over steps")] = True
+    long_prefill_token_threshold: Annotated[
+        int, _about("most tokens one prompt takes of a step while others decode; 0: half of the budget", ge=0)
+    ] = 0
+    enable_prefix_caching: Annotated[bool, _about("reuse KV pages of equal prefixes within a tenant")] = True
+    max_cached_fraction_per_tenant: Annotated[
+        float, _about("largest share of the pages one tenant's cached prefixes may hold", gt=0, le=1)
+    ] = 0.5
+    scheduling_policy: Annotated[
+        Literal["fcfs", "priority"], _about("priority: classes preempt; fcfs: arrival order within fairness")
+    ] = "priority"
+    max_num_queued_reqs: Annotated[int, _about("waiting requests before new ones are refused", ge=1)] = 2048
+    max_num_queued_tokens: Annotated[
+        int, _about("waiting prompt tokens before new requests are refused; 0: no limit", ge=0)
+    ] = 0
+    max_n: Annotated[int, _about("most sequences of one request (n, best_of)", ge=1, le=128)] = 128
+    max_logprobs: Annotated[int, _about("most top logprobs a request may ask for", ge=0)] = 20
+    gpu_memory_utilization: Annotated[
+        float, _about("share of the device's memory this engine may take", gt=0, le=1)
+    ] = 0.92
+    kv_cache_memory_bytes: Annotated[
+        int, _about("exact bytes for KV pages; 0: from what is free at start (CPU: 1 GiB)", ge=0)
+    ] = 0
+    num_gpu_blocks_override: Annotated[int, _about("exact number of KV pages; 0: from memory", ge=0)] = 0
+    swap_space: Annotated[
+        float, _about("GiB of host memory for pages of preempted sequences; -1: 4 on a GPU, 0 on a CPU", ge=-1)
+    ] = -1.0
+    device: Annotated[Literal["auto", "cpu", "cuda"], _about("where the model runs")] = "auto"
+    num_threads: Annotated[int, _about("torch threads on a CPU; 0: one per core", ge=0)] = 0
+    tensor_parallel_size: Annotated[
+        int, _about("devices a layer is split over; this version runs on one", ge=1, le=1)
+    ] = 1
+    async_scheduling: Annotated[
+        Literal["auto", "on", "off"], _about("make the next step before the last one is read back; auto: on a GPU")
+    ] = "auto"
+    enforce_eager: Annotated[bool, _about("no CUDA graphs")] = False
+    deterministic: Annotated[
+        bool, _about("a request's tokens do not depend on neighbours, chunking, cache or preemption")
+    ] = False
+    stream_interval: Annotated[int, _about("tokens a streamed delta gathers after the first", ge=1)] = 1
+    seed: Annotated[int, _about("seed for requests that bring none")] = 0
+    watchdog_timeout_s: Annotated[float, _about("seconds a step may take before the engine counts as hung", gt=0)] = (
+        30.0
+    )
 
     def __post_init__(self) -> None:
-        faults = list(_faults(self))
-        if faults:
-            raise ConfigError("; ".join(faults))
+        if self.block_size not in (8, 16, 32, 64, 128):
+            raise ConfigError(f"block_size must be 8, 16, 32, 64 or 128, got {self.block_size}")
+        if isinstance(self.max_model_len, int) and self.max_model_len < 2 and self.max_model_len != -1:
+            raise ConfigError(f"max_model_len must be 'auto', -1 or at least 2, got {self.max_model_len}")
+        if self.num_gpu_blocks_override == 1:
+            raise ConfigError("num_gpu_blocks_override must be at least 2, got 1")
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> EngineConfig:
-        """From flags or a table of weir.toml; dashes read as underscores, deprecated names warn and are dropped.
+        """From keyword arguments: dashes read as underscores, None means the default, deprecated names warn.
 
-        Raises: ConfigError naming every unknown key and every value of a wrong type or out of bounds.
+        Raises: ConfigError naming every unknown key, or the first value of a wrong type or out of bounds.
         """
         known = set(cls.__struct_fields__)
         values: dict[str, Any] = {}
@@ -109,13 +132,17 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             name = raw_name.removeprefix("--").replace("-", "_")
             if name in DEPRECATED:
                 warnings.warn(f"{raw_name} is accepted and ignored: {DEPRECATED[name]}", FutureWarning, stacklevel=2)
-            elif name in known:
-                values[name] = value
-            else:
+            elif name not in known:
                 close = difflib.get_close_matches(name, sorted(known), n=1)
                 unknown.append(f"unknown setting {raw_name!r}" + (f", did you mean {close[0]!r}?" if close else ""))
+            elif value is not None:
+                values[name] = value
         if unknown:
             raise ConfigError("; ".join(unknown))
+        if isinstance(values.get("served_model_name"), str):
+            values["served_model_name"] = (values["served_model_name"],)
+        if isinstance(values.get("async_scheduling"), bool):
+            values["async_scheduling"] = "on" if values["async_scheduling"] else "off"
         try:
             return msgspec.convert(values, cls)
         except msgspec.ValidationError as exc:
@@ -123,48 +150,5 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def name(self) -> str:
-        return self.served_model_name or self.model
-
-
-def _faults(config: EngineConfig) -> list[str]:
-    faults = []
-    for field, allowed in (
-        ("dtype", DTYPES),
-        ("device", DEVICES),
-        ("load_format", LOAD_FORMATS),
-        ("kv_cache_dtype", KV_CACHE_DTYPES),
-        ("scheduling_policy", SCHEDULING_POLICIES),
-    ):
-        value = getattr(config, field)
-        if value not in allowed:
-            faults.append(f"{field} must be one of {', '.join(allowed)}, got {value!r}")
-    for field, low in (
-        ("kv_cache_memory_bytes", 1),
-        ("num_gpu_blocks_override", 2),
-        ("max_num_seqs", 1),
-        ("max_num_batched_tokens", 1),
-        ("long_prefill_token_threshold", 1),
-        ("max_num_queued_reqs", 1),
-        ("max_num_queued_tokens", 1),
-        ("swap_space", 0),
-        ("stream_interval", 1),
-        ("num_threads", 1),
-        ("max_logprobs", 0),
-    ):
-        value = getattr(config, field)
-        if value is not None and value < low:
-            faults.append(f"{field} must be at least {low}, got {value}")
-    if config.block_size not in (8, 16, 32, 64, 128):
-        faults.append(f"block_size must be 8, 16, 32, 64 or 128, got {config.block_size}")
-    for field in ("gpu_memory_utilization", "max_cached_share_per_tenant"):
-        value = getattr(config, field)
-        if not 0 < value <= 1:
-            faults.append(f"{field} must be above 0 and at most 1, got {value}")
-    length = config.max_model_len
-    if length is not None and length not in ("auto", -1) and (isinstance(length, str) or length < 2):
-        faults.append(f"max_model_len must be 'auto' or at least 2, got {length!r}")
-    if config.hung_step_timeout_s <= 0:
-        faults.append(f"hung_step_timeout_s must be above 0, got {config.hung_step_timeout_s}")
-    if config.tensor_parallel_size != 1:
-        faults.append(f"tensor_parallel_size must be 1 in this version, got {config.tensor_parallel_size}")
-    return faults
+        """What callers call the model."""
+        return self.served_model_name[0] if self.served_model_name else self.model

@@ -98,7 +98,7 @@ class InlineClient:
 
     async def health(self) -> EngineHealth:
         age = self._clock() - self._turned_at if self._stepping else 0.0
-        if self._status in ("ready", "draining") and age > self._config.hung_step_timeout_s:
+        if self._status in ("ready", "draining") and age > self._config.watchdog_timeout_s:
             return EngineHealth(status="hung", detail=f"a step has run for {age:.0f} s", last_step_age_s=age)
         return EngineHealth(status=self._status, detail=self._detail, last_step_age_s=age)
 

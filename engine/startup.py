@@ -64,8 +64,8 @@ def step_bounds(config: EngineConfig, device: torch.device, max_position: int) -
         budget = max(budget, max_position)  # a prompt must fit into one step
     budget = max(budget, seqs)  # every running sequence gets its token every step
     threshold = config.long_prefill_token_threshold or max(1, budget // 2)
-    swap_gib = config.swap_space if config.swap_space is not None else (4.0 if on_gpu else 0.0)
-    overlap = config.async_scheduling if config.async_scheduling is not None else on_gpu
+    swap_gib = config.swap_space if config.swap_space >= 0 else (4.0 if on_gpu else 0.0)
+    overlap = config.async_scheduling == "on" or (config.async_scheduling == "auto" and on_gpu)
     return StepBounds(seqs, budget, min(threshold, budget), int(swap_gib * GIB), int(overlap))
 
 
@@ -78,7 +78,7 @@ def build_core(
     """Loads the model, sizes and makes the cache. Raises: ModelLoadError."""
     report = report or StartupReport()
     device = pick_device(config)
-    if device.type == "cpu" and config.num_threads is not None:
+    if device.type == "cpu" and config.num_threads:
         torch.set_num_threads(config.num_threads)
     started = time.perf_counter()
     folder = resolve_model(config.model, cache_dir=Path(config.download_dir), dtype=config.dtype)
@@ -141,9 +141,9 @@ def assemble_core(
         block_size=config.block_size,
         max_chunk=bounds.max_num_batched_tokens,
         enable_prefix_caching=config.enable_prefix_caching,
-        cap_share=config.max_cached_share_per_tenant,
+        cap_share=config.max_cached_fraction_per_tenant,
     )
-    gate = QueueGate(config.max_num_queued_reqs, config.max_num_queued_tokens)
+    gate = QueueGate(config.max_num_queued_reqs, config.max_num_queued_tokens or None)
     swap_cost = SwapCost(runner.measure_page_move_s())
     scheduler = Scheduler(
         SchedulerLimits(
@@ -197,7 +197,7 @@ def size_cache(
         block_size=config.block_size,
         dtype=_kv_dtype(config, model),
         budget_bytes=budget_bytes,
-        num_blocks=config.num_gpu_blocks_override,
+        num_blocks=config.num_gpu_blocks_override or None,
         max_num_seqs=bounds.max_num_seqs,
         max_chunk=bounds.max_num_batched_tokens,
         max_model_len=most,
@@ -205,7 +205,7 @@ def size_cache(
     )
     blocks = BlockManager(layout.group_layouts(), block_size=config.block_size, max_chunk=bounds.max_num_batched_tokens)
     longest = blocks.max_tokens_alone()
-    if wanted is not None and wanted > longest and config.num_gpu_blocks_override is None:
+    if wanted is not None and wanted > longest and not config.num_gpu_blocks_override:
         raise ModelLoadError(
             f"{layout.size_bytes / GIB:.2f} GiB of pages hold {longest} tokens, max_model_len is {wanted}: lower "
             f"--max-model-len to {longest}, or raise --kv-cache-memory-bytes (now {budget_bytes})"
@@ -215,7 +215,7 @@ def size_cache(
 
 def kv_budget_bytes(config: EngineConfig, device: torch.device) -> int:
     """Bytes for pages: what was asked for, else what is free now, the weights loaded, under the share."""
-    if config.kv_cache_memory_bytes is not None:
+    if config.kv_cache_memory_bytes:
         return config.kv_cache_memory_bytes
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)

@@ -161,7 +161,7 @@ async def test_a_hung_step_is_seen(smollm2: Path, tokenizer: Tokenizer) -> None:
     # Given a clock and an engine whose step is under way when the clock jumps
     now = [0.0]
     client = InlineClient(
-        EngineConfig(model=str(smollm2), num_threads=1, num_gpu_blocks_override=64, hung_step_timeout_s=5),
+        EngineConfig(model=str(smollm2), num_threads=1, num_gpu_blocks_override=64, watchdog_timeout_s=5),
         clock=lambda: now[0],
     )
     await client.start()
