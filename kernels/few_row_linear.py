@@ -9,17 +9,18 @@ so a result depends neither on timing nor, within one kernel shape, on the other
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
 import torch.nn.functional as F
 
-from kernels._triton import dependent_launch, dots_in_float32, tl, triton, uses_triton
+from kernels._triton import dependent_launch, dots_in_float32, num_multiprocessors, tl, triton, uses_triton
 from kernels.gated_activation import gelu_mul_ref, sigmoid, silu_mul_ref
-from kernels.rms_norm import rms_norm_ref
+from kernels.rms_norm import rms_norm, rms_norm_ref
 
 MAX_ROWS = 64  # from here on cuBLAS is at least as fast on an H200
+_FUSED_NORM_ROWS = 32  # beyond, x tiles passing through registers cost more than a launch: qkv 21.8 us against 16.6
 _MAX_TILES = 8192  # counters of the split-K join
 
 
@@ -55,6 +56,21 @@ def _gated(gate, up, GATE: tl.constexpr):
 
 
 @triton.jit
+def _prefetch_rows(rows_ptr, depth, LINES: tl.constexpr):
+    """Asks the L2 cache for the first `depth` 16-bit elements of each row, a line of 64 at a time."""
+    lines = tl.arange(0, LINES) * 64
+    pointers = rows_ptr[:, None] + tl.where(lines < depth, lines, 0)[None, :]
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [pointers.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
 def _one_row_kernel(
     x_ptr,
     weight_ptr,
@@ -68,7 +84,10 @@ def _one_row_kernel(
     eps,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    NUM_CHUNKS: tl.constexpr,
     EVEN_K: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    LINES: tl.constexpr,
     NORM: tl.constexpr,
     UNIT_OFFSET: tl.constexpr,
     BIAS: tl.constexpr,
@@ -76,53 +95,83 @@ def _one_row_kernel(
     RESIDUAL: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One row of x. A program owns BLOCK_N outputs and walks all of K."""
-    cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    live = cols < out_width
+    """One row of x. A program walks over every num_programs-th tile of BLOCK_N outputs, chunk by chunk of K, and always
+    has the next chunk of weights on its way."""
+    pid = tl.program_id(0)
+    step = tl.num_programs(0)
+    num_tiles = tl.cdiv(out_width, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
-    rows = weight_ptr + tl.where(live, cols, 0).to(tl.int64)[:, None] * weight_stride + ks[None, :]
+    ns = tl.arange(0, BLOCK_N)
     half = out_width.to(tl.int64) * weight_stride
-    # The first weights are on their way before the previous kernel has written x.
-    first_mask = ks[None, :] < depth
-    w_next = tl.load(rows) if EVEN_K else tl.load(rows, mask=first_mask, other=0.0)
+    # Weights depend on no kernel before this one: the first are on their way, and more of them on the way to the L2
+    # cache, while the kernel before still runs.
+    cols = tl.minimum(pid * BLOCK_N + ns, out_width - 1)
+    pointers = weight_ptr + cols.to(tl.int64)[:, None] * weight_stride + ks[None, :]
+    chunk_mask = (ks < depth)[None, :]
+    w_next = tl.load(pointers) if EVEN_K else tl.load(pointers, mask=chunk_mask, other=0.0)
     if GATE > 0:
-        u_next = tl.load(rows + half) if EVEN_K else tl.load(rows + half, mask=first_mask, other=0.0)
+        u_next = tl.load(pointers + half) if EVEN_K else tl.load(pointers + half, mask=chunk_mask, other=0.0)
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
+        for ahead in tl.static_range(PREFETCH):
+            later = pid + (ahead + (1 if NUM_CHUNKS == 1 else 0)) * step
+            if later < num_tiles:
+                rows = weight_ptr + tl.minimum(later * BLOCK_N + ns, out_width - 1).to(tl.int64) * weight_stride
+                _prefetch_rows(rows, depth, LINES)
+                if GATE > 0:
+                    _prefetch_rows(rows + half, depth, LINES)
         tl.extra.cuda.gdc_wait()
+    inverse = 1.0
+    if NORM:
+        squares = tl.zeros([BLOCK_K], tl.float32)
+        for chunk in tl.static_range(NUM_CHUNKS):
+            x = tl.load(x_ptr + chunk * BLOCK_K + ks, mask=chunk * BLOCK_K + ks < depth, other=0.0).to(tl.float32)
+            squares += x * x
+        inverse = tl.rsqrt(tl.sum(squares, axis=0) / depth + eps)
     acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     up = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    squares = tl.zeros([BLOCK_K], tl.float32)
-    for start in range(0, depth, BLOCK_K):
-        k_mask = start + ks < depth
-        x = tl.load(x_ptr + start + ks, mask=k_mask, other=0.0).to(tl.float32)
-        if NORM:
-            squares += x * x
-            scale = tl.load(norm_ptr + start + ks, mask=k_mask, other=0.0).to(tl.float32)
-            x = x * (1.0 + scale) if UNIT_OFFSET else x * scale
+    chunk = 0
+    tile = pid
+    while tile < num_tiles:
         w = w_next
-        next_mask = (start + BLOCK_K + ks < depth)[None, :]
-        w_next = tl.load(rows + start + BLOCK_K, mask=next_mask, other=0.0)
-        acc += w.to(tl.float32) * x[None, :]
         if GATE > 0:
             u = u_next
-            u_next = tl.load(rows + half + start + BLOCK_K, mask=next_mask, other=0.0)
-            up += u.to(tl.float32) * x[None, :]
-    out = tl.sum(acc, axis=1)
-    up_out = tl.sum(up, axis=1)
-    if NORM:
-        inverse = tl.rsqrt(tl.sum(squares, axis=0) / depth + eps)
-        out = out * inverse
-        up_out = up_out * inverse
-    if BIAS:
-        out += tl.load(bias_ptr + cols, mask=live, other=0.0).to(tl.float32)
+        is_last = chunk == NUM_CHUNKS - 1
+        next_chunk = tl.where(is_last, 0, chunk + 1)
+        next_tile = tl.where(is_last, tile + step, tile)
+        next_cols = tl.minimum(next_tile * BLOCK_N + ns, out_width - 1)
+        next_ks = next_chunk * BLOCK_K + ks
+        pointers = weight_ptr + next_cols.to(tl.int64)[:, None] * weight_stride + next_ks[None, :]
+        next_mask = (next_ks < depth)[None, :] & (next_tile < num_tiles)
+        w_next = tl.load(pointers, mask=next_mask, other=0.0)
         if GATE > 0:
-            up_out += tl.load(bias_ptr + out_width + cols, mask=live, other=0.0).to(tl.float32)
-    if GATE > 0:
-        out = _gated(out, up_out, GATE)
-    if RESIDUAL:
-        out += tl.load(residual_ptr + cols, mask=live, other=0.0).to(tl.float32)
-    tl.store(out_ptr + cols, out, mask=live)
+            u_next = tl.load(pointers + half, mask=next_mask, other=0.0)
+        here = chunk * BLOCK_K + ks
+        x = tl.load(x_ptr + here, mask=here < depth, other=0.0).to(tl.float32)
+        if NORM:
+            scale = tl.load(norm_ptr + here, mask=here < depth, other=0.0).to(tl.float32)
+            x = x * (1.0 + scale) if UNIT_OFFSET else x * scale
+        acc += w.to(tl.float32) * x[None, :]
+        if GATE > 0:
+            up += u.to(tl.float32) * x[None, :]
+        if is_last:
+            cols = tile * BLOCK_N + ns
+            live = cols < out_width
+            out = tl.sum(acc, axis=1) * inverse
+            if BIAS:
+                out += tl.load(bias_ptr + cols, mask=live, other=0.0).to(tl.float32)
+            if GATE > 0:
+                up_out = tl.sum(up, axis=1) * inverse
+                if BIAS:
+                    up_out += tl.load(bias_ptr + out_width + cols, mask=live, other=0.0).to(tl.float32)
+                out = _gated(out, up_out, GATE)
+            if RESIDUAL:
+                out += tl.load(residual_ptr + cols, mask=live, other=0.0).to(tl.float32)
+            tl.store(out_ptr + cols, out, mask=live)
+            acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+            up = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+        chunk = next_chunk
+        tile = next_tile
 
 
 @triton.jit
@@ -253,22 +302,42 @@ class Shape:
     num_stages: int
 
 
-def choose_shape(rows: int, out_width: int, depth: int, gated: bool) -> Shape:
+def choose_shape(rows: int, out_width: int, depth: int, gated: bool, element_size: int) -> Shape:
     """The shapes that read weights fastest on an H200 (benchmarks/kernels/few_row_linear.py)."""
-    block_n = 64
-    tiles = -(-out_width // block_n)
-    split = 1
-    while not gated and tiles * split < 200 and depth // (split * 2) >= 1024:
-        split *= 2
-    return Shape(block_n, 128 if rows <= 32 else 64, split, 4, 4)
+    if element_size > 2:
+        return Shape(64, 32, 1, 4, 2)
+    if out_width > 32768 and not gated:
+        return Shape(128, 128, 1, 8, 4)
+    split = 2 if not gated and out_width <= 64 * 64 and depth >= 2048 else 1
+    if rows <= 32:
+        return Shape(64, 256, split, 4, 3)
+    return Shape(128, 64, 1, 4, 4) if gated else Shape(64, 128, split, 4, 4)
 
 
-def _one_row(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue, out: torch.Tensor) -> None:
+@dataclass(frozen=True)
+class OneRowShape:
+    """A launch shape of the one-row kernel. prefetch: tiles a program asks the L2 cache for before its turn."""
+
+    block_n: int
+    block_k: int
+    num_warps: int
+    programs_per_sm: int
+    prefetch: int
+
+
+def choose_one_row_shape(out_width: int, depth: int, gated: bool) -> OneRowShape:  # noqa: ARG001
+    return OneRowShape(2 if gated else 4, 1024, 4, 8, 2)
+
+
+def _one_row(
+    x: torch.Tensor, weight: torch.Tensor, extra: Epilogue, out: torch.Tensor, shape: OneRowShape | None = None
+) -> None:
     depth = x.shape[1]
     width = out.shape[1]
-    block_k = min(2048, triton.next_power_of_2(depth))
-    block_n = 1 if extra.gate else 2
-    _one_row_kernel[(triton.cdiv(width, block_n),)](
+    shape = shape or choose_one_row_shape(width, depth, extra.gate is not None)
+    block_k = min(shape.block_k, triton.next_power_of_2(depth))
+    programs = num_multiprocessors(x.device.index or 0) * shape.programs_per_sm
+    _one_row_kernel[(min(triton.cdiv(width, shape.block_n), programs),)](
         x,
         weight,
         x if extra.norm_weight is None else extra.norm_weight,
@@ -279,10 +348,13 @@ def _one_row(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue, out: torch.
         depth,
         weight.stride(0),
         extra.norm_eps,
-        BLOCK_N=block_n,
+        BLOCK_N=shape.block_n,
         BLOCK_K=block_k,
+        NUM_CHUNKS=triton.cdiv(depth, block_k),
         EVEN_K=depth % block_k == 0,
-        num_warps=4,
+        PREFETCH=shape.prefetch if x.element_size() == 2 else 0,
+        LINES=triton.next_power_of_2(triton.cdiv(depth, 64)),
+        num_warps=shape.num_warps,
         **_flags(x, extra),
     )
 
@@ -304,7 +376,7 @@ def _few_rows(
     num_rows, depth = x.shape
     width = out.shape[1]
     rows = max(16, triton.next_power_of_2(num_rows))
-    shape = shape or choose_shape(rows, width, depth, extra.gate is not None)
+    shape = shape or choose_shape(rows, width, depth, extra.gate is not None, x.element_size())
     tiles = triton.cdiv(width, shape.block_n)
     partial = out
     if shape.split_k > 1:
@@ -365,5 +437,8 @@ def few_row_linear(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue = PLAI
     if x.shape[0] == 1:
         _one_row(x, weight, extra, out)
     elif x.shape[0]:
+        if extra.norm_weight is not None and x.shape[0] > _FUSED_NORM_ROWS:
+            x = rms_norm(x, extra.norm_weight, extra.norm_eps, unit_offset=extra.unit_offset)
+            extra = replace(extra, norm_weight=None)
         _few_rows(x, weight, extra, out)
     return out
