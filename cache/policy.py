@@ -18,15 +18,19 @@ Decided before any key is made and before any embedding, from the request alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Any, Literal
 
 import msgspec
 
+from cache.live_data import is_live
 from cache.outcome import Reason
-from cache.request import CacheRequest
+from cache.personal import Personal, personal_degree
+from cache.request import CacheRequest, text_parts
 
 DEFAULT_THRESHOLD = 0.95
 DEFAULT_TTL_S = 86_400
+FOLLOW_UP_WORDS = 8
 
 
 class CachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,11 +84,12 @@ class CacheDecision(msgspec.Struct, frozen=True, kw_only=True):
         return not self.read and not self.write
 
 
-def decide(request: CacheRequest, policy: CachePolicy) -> CacheDecision:
-    """The rules of this module's docstring, in their order."""
-    reason = _bypass_reason(request, policy)
+def decide(request: CacheRequest, policy: CachePolicy, *, today: date) -> CacheDecision:
+    """The rules of this module's docstring, in their order. `today`: for dates near it."""
+    reason = _bypass_reason(request, policy, today)
     if reason is not None:
         return CacheDecision(read=False, write=False, semantic=False, reason=reason)
+    end_user_scope = policy.personal == "end_user" and _personal(request) is not Personal.NONE
     control = request.control
     read, write = not control.no_cache, not control.no_store
     return CacheDecision(
@@ -92,21 +97,55 @@ def decide(request: CacheRequest, policy: CachePolicy) -> CacheDecision:
         write=write,
         semantic=policy.semantic and _semantic_allowed(request),
         reason=Reason.NONE if read else Reason.NO_CACHE,
+        end_user_scope=end_user_scope and request.end_user is not None,
         threshold=max(policy.threshold, control.threshold or 0.0),
         max_age_s=control.max_age_s,
     )
 
 
-def _bypass_reason(request: CacheRequest, policy: CachePolicy) -> Reason | None:
+def _bypass_reason(request: CacheRequest, policy: CachePolicy, today: date) -> Reason | None:
     if not policy.enabled:
         return Reason.DISABLED
     if policy.tools == "bypass" and uses_tools(request):
         return Reason.TOOLS
     if request.retrieval or request.body.get("web_search_options") is not None:
         return Reason.RETRIEVAL
+    if policy.live_data == "bypass" and asks_live_data(request, today):
+        return Reason.LIVE
     if _param(request, "temperature", 1.0) > policy.max_temperature:
         return Reason.TEMPERATURE
+    degree = _personal(request)
+    if policy.personal == "bypass" and degree is not Personal.NONE:
+        return Reason.PERSONAL
+    if policy.personal == "end_user" and degree is Personal.STATE and request.end_user is None:
+        return Reason.PERSONAL
+    if request.control.no_cache and request.control.no_store:
+        return Reason.NO_STORE
     return None
+
+
+def asks_live_data(request: CacheRequest, today: date) -> bool:
+    """The last user text asks for live data, or follows a question that did ("and in London?")."""
+    asked = user_texts(request)
+    if not asked:
+        return False
+    if is_live(asked[-1], today=today):
+        return True
+    return len(asked) > 1 and len(asked[-1].split()) <= FOLLOW_UP_WORDS and is_live(asked[-2], today=today)
+
+
+def user_texts(request: CacheRequest) -> list[str]:
+    """What the user said, turn by turn, all text parts of a turn together; a completion's prompts."""
+    if "messages" in request.body:
+        return ["\n".join(text_parts(message)) for message in request.messages if message.get("role") == "user"]
+    prompt = request.body.get("prompt")
+    prompts = prompt if isinstance(prompt, list | tuple) else [prompt]
+    return ["\n".join(text for text in prompts if isinstance(text, str))]
+
+
+def _personal(request: CacheRequest) -> Personal:
+    asked = user_texts(request)
+    return personal_degree(asked[-1]) if asked else Personal.NONE
 
 
 def uses_tools(request: CacheRequest) -> bool:

@@ -1,0 +1,117 @@
+"""Does a question ask for something that changes by itself? Then no stored answer may serve it, and none is stored.
+
+No embedding shows it, so it is read off the wording: words for now, and attributes that are volatile by nature (the
+issue's list: price, stock, weather, score, status, delivery, balance, availability, opening), unless the question is
+timeless by its form ("what is a stock option", "how do I track a parcel", a translation, something quoted) or speaks
+of a past year. Published figures: docs/cache.md.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, timedelta
+
+from cache.guards.dates import MONTHS
+
+NEAR_DAYS = 31  # a date this near is an appointment, a departure or a deadline, not history
+
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|`[^`]*`|「[^」]*」|\w+\(\)")
+
+_START = r"(?:^|[.,:;!?] *)(?:so |please |can you |could you )*"  # of a sentence or a clause
+
+# Forms that ask for knowledge, a procedure or a text, in which "price" or "today" is the subject and not a wish.
+_TIMELESS = re.compile(
+    _START + r"(?:(?:translate|write|compose|draft|rewrite|define)\b"
+    r"|what(?:'s| is| are) (?:an?|(?:the )?(?:meaning|difference|definition|purpose|recipe))\b"
+    r"|what (?:do|does|did) .* (?:mean|do)\b|what happens\b|why do(?:es)? \w+s?\b|how do(?:es)? (?:an? |\w+ rates)"
+    r"|how (?:do|can|could|should|would) (?:i|we|you|one)\b|how to\b)"
+    r"|\bdifference between\b"
+    r"|什么是|是什么(?!价|时)|什么意思|区别|怎么(?:用|做|写|申请|产生)|如何(?!.*(?:现在|目前))|完成时|原理"
+    r"|^wie (?:kann|ändere|funktioniert)|^comment |^cómo "
+)
+
+_UNIT_OF_TIME = r"(?:morning|afternoon|evening|night|week|weekend|month|quarter|year|season|\w+day)"
+_NOW = (
+    r"\b(?:today|tonight|tomorrow|yesterday|currently|nowadays|latest|newest|up[- ]to[- ]date|so far|just now|now)\b",
+    r"\bat (?:the|this) (?:moment|time|present)\b|\bmost recent\b",
+    rf"\b(?:this|last|past|next|coming) {_UNIT_OF_TIME}\b",
+    # the adjective, not what flows through a wire
+    r"(?<!electric )(?<!alternating )(?<!direct )\bcurrent (?!in\b|with\b|flow|through\b|is\b|account\b)[a-z]",
+    r"今[天日晚早年]|明[天日晚早]|昨[天日晚]|现在|目前|当前|此刻|最新|最近|本[周月季]|这[周月几]|上周|下周|刚才|正在",
+    r"\b(?:heute|jetzt|aktuell\w*|gerade|morgen|gestern|derzeit)\b",
+    r"aujourd'hui|\b(?:maintenant|actuel\w*|demain|hier|en ce moment)\b",
+    r"\b(?:hoy|ahora|actual|actualmente|mañana|ayer|oggi|adesso|hoje|agora)\b",
+)
+
+_GOODS = r"(?:order|parcel|package|shipment|delivery|driver|courier|refund|bus|train|flight|technician)"
+_DONE = (
+    r"(?:arrived?|shipped|delivered|paid|processed|through|succeed(?:ed)?|fail(?:ed)?|sent|received|merged|deployed|"
+    r"approved)"
+)
+_STATE = r"(?:open|closed|free|busy|crowded|full|delayed|on time|down|up|offline|online|green|red|valid)"
+_VOLATILE = (
+    # prices and rates
+    r"\bhow much (?:is|are|does|do|for)\b|\b(?:price|cost) of\b(?!.*\bliving\b)|\w prices?\W*$|\btrading at\b",
+    r"\b(?:exchange|interest|mortgage|inflation|unemployment) rates?\b|\bcheapest\b",
+    # weather and traffic
+    r"\b(?:weather|forecast|humidity|uv index|pollen|air quality|traffic|sunrise|sunset|storm)\b",
+    r"\bwill it (?:rain|snow)\b",
+    # results, rankings, news
+    r"\bthe score\b|\bwho(?:'s| is| are) (?:leading|winning|ahead|on call)\b|\bhow did .* (?:close|play|do)\b",
+    r"\b(?:news|headlines?|trending)\b|\bwho (?:won|is|was)\b.*\b(?:game|match|race|election|ceo|president|champion)\b",
+    # orders, deliveries, payments
+    r"\bstatus of\b|\b(?:delivery|order|shipping|flight|payment|ticket) status\b|\bmy next\b",
+    rf"\bwhere(?:'s| is| are) (?:my|our|the|your) (?:\w+ )?{_GOODS}\b",
+    r"\bwhen (?:will|does|is|are) (?:my|our|the)\b.*\b(?:arrive|come|leave|depart|due|ready|delivered)\b",
+    rf"\b(?:has|have|did|was|were) (?:my|our|the)\b.*\b{_DONE}\b",
+    r"\b(?:my|our) (?:\w+ )?(?:balance|order|parcel|package|shipment|refund)\b",
+    # availability, opening, load
+    r"\bin stock\b|\bavailable\b|\bavailability of\b|\bdelayed\b|\bstill open\b|\bcan (?:i|we) still\b",
+    r"\b(?:are|is) there (?:an?|any)\b.*\b(?:left|free|deals?|outages?|seats?|tables?|tickets?|warning|strike)\b",
+    r"\bhow many\b.*\b(?:left|remaining|queue|ahead of)\b|\b(?:i|we) have left\b",
+    rf"\b(?:is|are) (?!an?\b)[^.?!]*\b{_STATE}(?:\W*$| (?:on|at|from|between|until)\b)",
+    r"\b(?:outages?|waiting time|wait time|how long is the wait|cpu load|on tv|calendar)\b",
+    # the clock and the timetable
+    r"\bwhat (?:time|day|date|day of the week|year) is it\b|\bhow (?:many days|long) (?:are left )?until\b",
+    r"\bnext (?:bus|train|flight|tram|ferry|meeting|payment|game|match)\b",
+    # Chinese, German, French, Spanish
+    r"天气(?!和|与)|下雨吗|股价|汇率|多少钱|价格(?!弹性)|余额|有货|库存|空位|到哪|发货|到账|延误|在线吗|堵车|比分|谁赢|新闻",
+    r"几点了|下一[班趟]|还有(?:货|票|位|空)|排队|(?:快递|包裹|订单).*(?:到|发|状态|哪)|优惠活动|什么时候(?:到|发|开门)",
+    r"\b(?:wetter|bestellung|lieferung|kontostand|wechselkurs|verfügbar|geöffnet)\b|\bwie viel kostet\b",
+    r"\b(?:météo|commande|solde|disponible|ouvert|pedido|saldo|abierto)\b|\btemps fait\b|\bcombien coûte\b",
+    r"\bcuánto (?:cuesta|vale)\b|\btiempo hace\b",
+)
+_LIVE = re.compile("|".join((*_NOW, *_VOLATILE)))
+
+_YEAR = re.compile(r"\b(1[0-9]{3}|20[0-9]{2})\b")
+_DATES = (
+    re.compile(r"\b(?P<year>20\d\d)-(?P<month>\d\d?)-(?P<day>\d\d?)\b"),
+    re.compile(rf"\b(?P<name>{'|'.join(MONTHS)}) (?P<day>\d\d?)(?:st|nd|rd|th)?(?:,? (?P<year>20\d\d))?\b"),
+    re.compile(rf"\b(?P<day>\d\d?)(?:st|nd|rd|th)? (?:of )?(?P<name>{'|'.join(MONTHS)})(?:,? (?P<year>20\d\d))?\b"),
+    re.compile(r"(?:(?P<year>20\d\d)年)?(?P<month>\d\d?)月(?P<day>\d\d?)[日号]"),
+)
+
+
+def is_live(text: str, *, today: date) -> bool:
+    """Whether `text` asks for something volatile. `today` is the caller's date, for dates near it."""
+    lowered = _QUOTED.sub(" ", text.lower().replace("’", "'")).strip()
+    if any(abs(day - today) <= timedelta(days=NEAR_DAYS) for day in _dates_in(lowered, today)):
+        return True
+    if _TIMELESS.search(lowered):
+        return False
+    if any(int(year) < today.year for year in _YEAR.findall(lowered)):
+        return False
+    return _LIVE.search(lowered) is not None
+
+
+def _dates_in(text: str, today: date) -> list[date]:
+    found = []
+    for pattern in _DATES:
+        for match in pattern.finditer(text):
+            parts = match.groupdict()
+            month = MONTHS.index(parts["name"]) + 1 if parts.get("name") else int(parts["month"])
+            try:
+                found.append(date(int(parts["year"] or today.year), month, int(parts["day"])))
+            except ValueError:  # 31 February, month 13: no date
+                continue
+    return found
