@@ -1,0 +1,150 @@
+"""Prometheus metrics: our own names (`gateway_*`) and, beside them, vLLM's, so that its dashboards work unchanged.
+
+No label holds a value that a caller can invent: models are those the router knows, routes are templates. Children of
+labelled metrics are kept, as `.labels()` takes a lock on every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from engine.types import EngineStats
+
+_LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_GAP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
+
+
+class Metrics:
+    """One gateway process's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._http = self._counter("gateway_http_requests", "HTTP requests answered", "route", "status")
+        self._http_seconds = self._histogram("gateway_http_seconds", "HTTP request to last byte", "route")
+        self._requests = self._counter(
+            "gateway_requests", "inference requests by how they ended", "endpoint", "model", "status"
+        )
+        self._ttft = self._histogram("gateway_ttft_seconds", "accepted to first token", "endpoint", "model")
+        self._e2e = self._histogram("gateway_e2e_seconds", "accepted to finished", "endpoint", "model")
+        self._itl = self._histogram(
+            "gateway_itl_seconds", "gap between two deliveries of one stream", "model", buckets=_GAP_BUCKETS
+        )
+        self._tokens = self._counter("gateway_tokens", "tokens by class", "model", "kind")
+        self._cache = self._counter("gateway_cache_lookups", "cache lookups by outcome", "outcome", "reason")
+        self._refused = self._counter("gateway_refused_requests", "requests refused by a limit", "limit")
+        self._upstream = self._counter("gateway_upstream_attempts", "attempts by upstream", "upstream", "result")
+        self.in_flight = Gauge("gateway_requests_in_flight", "inference requests now", registry=self.registry)
+        self._vllm_ttft = self._histogram("vllm:time_to_first_token_seconds", "as vLLM's", "model_name")
+        self._vllm_e2e = self._histogram("vllm:e2e_request_latency_seconds", "as vLLM's", "model_name")
+        self._vllm_itl = self._histogram(
+            "vllm:inter_token_latency_seconds", "as vLLM's", "model_name", buckets=_GAP_BUCKETS
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Callable[..., Counter]:
+        metric = Counter(name, text, labels, registry=self.registry)
+        return lru_cache(maxsize=4096)(metric.labels)
+
+    def _histogram(
+        self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS
+    ) -> Callable[..., Histogram]:
+        metric = Histogram(name, text, labels, registry=self.registry, buckets=buckets)
+        return lru_cache(maxsize=4096)(metric.labels)
+
+    def http_request(self, route: str, status: int, seconds: float) -> None:
+        """One HTTP request answered. `route` is a path template."""
+        self._http(route, str(status)).inc()
+        self._http_seconds(route).observe(seconds)
+
+    def first_token(self, endpoint: str, model: str, seconds: float) -> None:
+        """TTFT of one inference request."""
+        self._ttft(endpoint, model).observe(seconds)
+        self._vllm_ttft(model).observe(seconds)
+
+    def gap(self, model: str, seconds: float) -> None:
+        """ITL: the time between two deliveries of one request."""
+        self._itl(model).observe(seconds)
+        self._vllm_itl(model).observe(seconds)
+
+    def finished(
+        self, endpoint: str, model: str, status: str, seconds: float, *, prompt: int, cached: int, completion: int
+    ) -> None:
+        """One inference request ended; token counts as billed."""
+        self._requests(endpoint, model, status).inc()
+        self._e2e(endpoint, model).observe(seconds)
+        self._vllm_e2e(model).observe(seconds)
+        self._tokens(model, "prompt").inc(prompt)
+        self._tokens(model, "cached_prompt").inc(cached)
+        self._tokens(model, "completion").inc(completion)
+
+    def cache_lookup(self, outcome: str, reason: str) -> None:
+        self._cache(outcome, reason).inc()
+
+    def refused(self, limit: str) -> None:
+        self._refused(limit).inc()
+
+    def upstream_attempt(self, upstream: str, result: str) -> None:
+        """`result`: ok, retryable, failed or open (the breaker)."""
+        self._upstream(upstream, result).inc()
+
+    def watch_engine(self, model: str, stats: Callable[[], EngineStats | None]) -> None:
+        """Exports an engine's last reading at every scrape."""
+        self.registry.register(_EngineCollector(model, stats))
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self.registry)
+
+
+class _EngineCollector(Collector):
+    """vLLM's names over one EngineStats reading."""
+
+    def __init__(self, model: str, stats: Callable[[], EngineStats | None]) -> None:
+        self._model = model
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        if stats is None:
+            return
+        used = 1 - (stats.kv_blocks_free + stats.kv_blocks_cached) / stats.kv_blocks_total if stats.kv_blocks_total else 0
+        gauges = {
+            "vllm:num_requests_running": stats.num_running,
+            "vllm:num_requests_waiting": stats.num_waiting,
+            "vllm:kv_cache_usage_perc": used,
+            "engine_kv_blocks": stats.kv_blocks_total,
+            "engine_kv_blocks_free": stats.kv_blocks_free,
+            "engine_kv_blocks_cached": stats.kv_blocks_cached,
+        }
+        counters = {
+            "vllm:num_preemptions": stats.num_preemptions,
+            "vllm:prompt_tokens": stats.prompt_tokens,
+            "vllm:generation_tokens": stats.generation_tokens,
+            "vllm:prefix_cache_queries": stats.prefix_cache_queries,
+            "vllm:prefix_cache_hits": stats.prefix_cache_hits,
+            "engine_steps": stats.num_steps,
+            "engine_busy_microseconds": stats.busy_us,
+            "engine_idle_microseconds": stats.idle_us,
+        }
+        yield from self._families(gauges.items(), counters.items())
+        success = CounterMetricFamily("vllm:request_success", "as vLLM's", labels=["model_name", "finished_reason"])
+        for reason, count in stats.finished.items():
+            success.add_metric([self._model, reason], count)
+        yield success
+
+    def _families(
+        self, gauges: Iterable[tuple[str, float]], counters: Iterable[tuple[str, float]]
+    ) -> Iterator[Metric]:
+        for name, value in gauges:
+            gauge = GaugeMetricFamily(name, "of the engine", labels=["model_name"])
+            gauge.add_metric([self._model], value)
+            yield gauge
+        for name, value in counters:
+            counter = CounterMetricFamily(name, "of the engine", labels=["model_name"])
+            counter.add_metric([self._model], value)
+            yield counter

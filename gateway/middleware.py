@@ -1,0 +1,117 @@
+"""Around every request, whatever becomes of it: its id, its headers, HEAD as GET, one access-log line, its count.
+
+Wrapped around Litestar's whole ASGI handler, because Litestar's own middleware does not run for 404 and 405.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from billing.ids import new_id
+from gateway.metrics import Metrics
+
+log = logging.getLogger("gateway.access")
+
+OPENAI_VERSION = "2020-10-01"  # what api.openai.com says in openai-version
+EXPOSED_HEADERS = (
+    "x-request-id", "retry-after", "retry-after-ms", "x-should-retry", "openai-processing-ms", "openai-version",
+    "x-weir-cache", "x-weir-warning", "x-weir-served-by",
+    "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
+    "x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
+)  # fmt: skip
+_QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/ping"})  # polled every few seconds
+
+
+class RequestContext:
+    """The ASGI wrapper. `new_request_id` is replaced in tests."""
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, new_request_id: Callable[[], str] = lambda: new_id("req")
+    ) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._new_request_id = new_request_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = _HttpExchange(scope, send, self._new_request_id())
+        try:
+            await self._app(scope, receive, exchange.send)
+        finally:
+            self._finished(scope, exchange)
+
+    def _finished(self, scope: Scope, exchange: _HttpExchange) -> None:
+        seconds = time.perf_counter() - exchange.begun
+        self._metrics.http_request(_route(scope), exchange.status, seconds)
+        path = scope["path"]
+        if path in _QUIET_PATHS:
+            return
+        log.info(
+            "%s %s %d",
+            exchange.method,
+            path[:200],
+            exchange.status,
+            extra={
+                "request_id": exchange.request_id,
+                "status": exchange.status,
+                "duration_ms": round(seconds * 1000, 2),
+                "retry_count": _retry_count(scope),
+            },
+        )
+
+
+class _HttpExchange:
+    """One request's id, clock and outgoing messages."""
+
+    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
+        self.begun = time.perf_counter()
+        self.status = 499  # what it stays at when nothing was ever sent
+        self.request_id = request_id
+        self.method = cast(str, scope["method"])
+        self._send = send
+        self._state = cast(dict[str, Any], scope.setdefault("state", {}))
+        self._state["request_id"] = request_id
+        self._is_head = self.method == "HEAD"
+        if self._is_head:
+            scope["method"] = "GET"  # type: ignore[typeddict-unknown-key]
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), *self._headers()]
+        elif self._is_head and message["type"] == "http.response.body":
+            message = cast(Message, {**message, "body": b""})
+        await self._send(message)
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        milliseconds = int((time.perf_counter() - self.begun) * 1000)
+        headers = [
+            (b"x-request-id", self.request_id.encode()),
+            (b"openai-processing-ms", str(milliseconds).encode()),
+            (b"openai-version", OPENAI_VERSION.encode()),
+        ]
+        if ignored := self._state.get("ignored_fields"):
+            names = ", ".join(ignored).encode("ascii", "backslashreplace").decode()
+            printable = "".join(char if " " <= char <= "~" else "?" for char in names)
+            headers.append((b"x-weir-warning", f"ignored unknown fields: {printable}"[:1000].encode()))
+        return headers
+
+
+def _route(scope: Scope) -> str:
+    """The route's template: a path that a caller invents must not become a label."""
+    template = cast(dict[str, Any], scope).get("path_template")
+    return template if isinstance(template, str) else "unmatched"
+
+
+def _retry_count(scope: Scope) -> int:
+    for name, value in cast(Any, scope)["headers"]:
+        if name == b"x-stainless-retry-count" and value.isdigit() and len(value) < 4:
+            return int(value)
+    return 0

@@ -1,0 +1,44 @@
+"""Bodies of /v1/embeddings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.schemas.common import Metadata, TokenId, UserId
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True):
+    """The body of POST /v1/embeddings."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=2048)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
+    user: UserId | None = None
+    safety_identifier: UserId | None = None
+    metadata: Metadata | None = None
+
+    @staticmethod
+    def supported_values(path: str) -> str | None:
+        return "'float' and 'base64'" if path == "encoding_format" else None
+
+
+class EmbeddingUsage(msgspec.Struct, kw_only=True):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingItem(msgspec.Struct, kw_only=True):
+    index: int
+    embedding: list[float] | str
+    object: Literal["embedding"] = "embedding"
+
+
+class EmbeddingList(msgspec.Struct, kw_only=True):
+    data: list[EmbeddingItem]
+    model: str
+    usage: EmbeddingUsage
+    object: Literal["list"] = "list"

@@ -1,0 +1,168 @@
+"""Our own engine as an upstream: every prompt of a call is one engine request, their streams are merged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from engine.client import EngineClient
+from engine.types import Delta, EngineRequest, FinishReason
+from gateway.calls import Call, Counts, OutputParser, Piece
+from gateway.upstreams.base import Progress, UpstreamError
+
+CacheSalt = Callable[[str, str], bytes]
+
+_FINISH_WORDS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", FinishReason.ABORT: "abort"}
+
+
+class LocalUpstream:
+    """`name` is `local`; `model` the engine's model name."""
+
+    def __init__(self, engine: EngineClient, cache_salt: CacheSalt, *, name: str = "local") -> None:
+        """Args: cache_salt gives a tenant's and project's salt of the prefix cache: nothing of theirs is shared."""
+        self._engine = engine
+        self._cache_salt = cache_salt
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def model(self) -> str:
+        return self._engine.model.name
+
+    @property
+    def engine(self) -> EngineClient:
+        return self._engine
+
+    async def generate(self, call: Call, attempt: int) -> AsyncIterator[Progress]:
+        """Choice indices run over prompts first: prompt p's k-th choice is p * n + k, as OpenAI numbers them."""
+        merge = _Merge(call)
+        requests = [self._request(call, attempt, number) for number in range(len(call.prompts))]
+        if len(requests) == 1:
+            async with aclosing(_closable(self._engine.generate(requests[0]))) as deltas:
+                async for delta in deltas:
+                    yield merge.add(0, delta)
+            return
+        async with aclosing(_interleave([self._engine.generate(request) for request in requests])) as numbered:
+            async for number, delta in numbered:
+                yield merge.add(number, delta)
+
+    async def close(self) -> None:
+        """The engine belongs to the application, which closes it."""
+
+    def _request(self, call: Call, attempt: int, number: int) -> EngineRequest:
+        return EngineRequest(
+            request_id=f"{call.request_id}-{attempt}-{number}",
+            prompt_token_ids=call.prompts[number],
+            sampling=call.sampling,
+            cache_salt=self._cache_salt(call.principal.tenant_id, call.principal.project_id),
+            tenant=call.principal.tenant_id,
+            priority=call.priority,
+        )
+
+
+class _Merge:
+    """Turns engine deltas into pieces and running counts."""
+
+    def __init__(self, call: Call) -> None:
+        self._n = call.sampling.n
+        self._parsers: dict[int, OutputParser] = {}
+        self._new_parser = call.new_parser
+        self._prompt_tokens = [0] * len(call.prompts)
+        self._cached_tokens = [0] * len(call.prompts)
+        self._completion_tokens: dict[tuple[int, int], int] = {}
+        self._engine_us = 0
+
+    def add(self, number: int, delta: Delta) -> Progress:
+        self._prompt_tokens[number] = delta.prompt_tokens
+        self._cached_tokens[number] = delta.cached_tokens
+        self._completion_tokens[number, delta.index] = delta.completion_tokens
+        self._engine_us += delta.engine_us
+        if delta.finish_reason is FinishReason.ERROR:
+            raise UpstreamError("The engine failed on this request.", retryable=False, status=500)
+        return Progress(pieces=[self._piece(number * self._n + delta.index, delta)], counts=self._counts())
+
+    def _counts(self) -> Counts:
+        return Counts(
+            prompt_tokens=sum(self._prompt_tokens),
+            completion_tokens=sum(self._completion_tokens.values()),
+            cached_tokens=sum(self._cached_tokens),
+            engine_us=self._engine_us,
+        )
+
+    def _piece(self, index: int, delta: Delta) -> Piece:
+        finish = _FINISH_WORDS[delta.finish_reason] if delta.finish_reason is not None else None
+        piece = Piece(index=index, text=delta.text)
+        if self._new_parser is not None:
+            piece = self._parsed(index, delta.text, finish)
+        else:
+            piece.finish_reason = finish
+        piece.token_ids = delta.token_ids
+        piece.logprobs = delta.logprobs
+        piece.prompt_logprobs = delta.prompt_logprobs
+        piece.stop_reason = delta.stop_reason
+        return piece
+
+    def _parsed(self, index: int, text: str, finish: str | None) -> Piece:
+        assert self._new_parser is not None
+        parser = self._parsers.get(index)
+        if parser is None:
+            parser = self._parsers[index] = self._new_parser()
+        piece = parser.feed(text)
+        piece.index = index
+        if finish is None:
+            return piece
+        rest = parser.finish(finish)
+        return Piece(
+            index=index,
+            text=piece.text + rest.text,
+            reasoning=piece.reasoning + rest.reasoning,
+            tool_calls=piece.tool_calls + rest.tool_calls,
+            finish_reason=rest.finish_reason or finish,
+        )
+
+
+async def _closable(deltas: AsyncIterator[Delta]) -> Any:
+    """The protocol says AsyncIterator; closing is what aborts, so it is made sure that there is a close."""
+    try:
+        async for delta in deltas:
+            yield delta
+    finally:
+        close = getattr(deltas, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _interleave(streams: list[AsyncIterator[Delta]]) -> Any:
+    """(stream number, delta) in order of arrival; the first failure ends all."""
+    queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue(maxsize=64)
+
+    async def drain(number: int, deltas: AsyncIterator[Delta]) -> None:
+        try:
+            async with aclosing(_closable(deltas)) as closing:
+                async for delta in closing:
+                    await queue.put((number, delta))
+        except Exception as exc:  # noqa: BLE001 - handed over and raised by the reader below
+            await queue.put((number, exc))
+        else:
+            await queue.put((number, None))
+
+    tasks = [asyncio.ensure_future(drain(number, deltas)) for number, deltas in enumerate(streams)]
+    running = len(tasks)
+    try:
+        while running:
+            number, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                running -= 1
+                continue
+            yield number, item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
