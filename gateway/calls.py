@@ -90,7 +90,7 @@ class Call(msgspec.Struct, kw_only=True):
 
     `model` is the name or alias asked for. `prompts` are token ids, one list a prompt. `body` is the request as plain
     objects (without nulls): for the cache's key and for OpenAI upstreams. `new_parser` makes one output parser a
-    choice, None passes text through. `deadline` is on the monotonic clock.
+    choice, None passes text through. `batch`: at batch price. `deadline` is on the monotonic clock.
     """
 
     request_id: str
@@ -108,12 +108,15 @@ class Call(msgspec.Struct, kw_only=True):
     service_tier: str = "default"
     new_parser: Callable[[], OutputParser] | None = None
     retrieval: bool = False
+    batch: bool = False
     dropped_turns: int = 0
+    estimated_prompt_tokens: int = 0
     accepted_at: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def num_prompt_tokens(self) -> int:
-        return sum(map(len, self.prompts))
+        """What the prompt is held at: exact where the ids are known, else an upper estimate."""
+        return sum(map(len, self.prompts)) or self.estimated_prompt_tokens
 
     @property
     def num_sequences(self) -> int:

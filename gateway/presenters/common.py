@@ -1,16 +1,15 @@
-"""What every presenter needs: the head of an answer, log-probabilities as OpenAI writes them, the `weir` note."""
+"""What every presenter needs: the head of an answer, its usage, log-probabilities as OpenAI writes them."""
 
 from __future__ import annotations
 
 import time
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from engine.types import TokenLogprob
 from gateway.calls import Call, Counts
 from gateway.schemas.chat import ChoiceLogprobs, TokenLogprobOut, TopLogprob
-from gateway.schemas.common import Usage, WeirNote, usage_of
+from gateway.schemas.common import Usage, usage_of
 
 MIN_LOGPROB = -9999.0  # vLLM's own clamp: JSON has no -Infinity
 
@@ -60,22 +59,4 @@ def _chat_logprob(entry: TokenLogprob, top: int) -> TokenLogprobOut:
             TopLogprob(token=other.text, logprob=clamp(other.logprob), bytes=list(other.bytes))
             for other in entry.top[:top]
         ],
-    )
-
-
-def note(
-    *,
-    truncated_reason: str | None = None,
-    served_by: str | None = None,
-    estimated: bool = False,
-    dropped_turns: int = 0,
-) -> WeirNote | UnsetType:
-    """The `weir` field, left out when there is nothing to say."""
-    if not (truncated_reason or served_by or estimated or dropped_turns):
-        return UNSET
-    return WeirNote(
-        truncated_reason=truncated_reason,
-        served_by=served_by,
-        estimated_usage=estimated or None,
-        dropped_turns=dropped_turns or None,
     )

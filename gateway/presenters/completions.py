@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from engine.types import TokenLogprob
 from gateway.calls import Choice, Piece
+from gateway.completion_calls import BuiltCompletion
 from gateway.pipeline import Exchange
 from gateway.presenters import common
 from gateway.schemas.common import Usage
@@ -16,9 +17,9 @@ from gateway.streaming import DONE, frame
 
 
 class CompletionPresenter:
-    """Writes one completion answer. Args: prompt_texts are the prompts as text, for `echo`."""
+    """Writes one completion answer."""
 
-    def __init__(self, request: CompletionRequest, exchange: Exchange, prompt_texts: list[str]) -> None:
+    def __init__(self, request: CompletionRequest, exchange: Exchange, built: BuiltCompletion) -> None:
         self._exchange = exchange
         self._head = common.head_of("cmpl-", exchange.call, exchange.fingerprint)
         options = request.stream_options
@@ -27,7 +28,7 @@ class CompletionPresenter:
         self._echo = bool(request.echo)
         self._logprobs = request.logprobs
         self._token_ids = bool(request.return_token_ids)
-        self._prompt_texts = prompt_texts
+        self._built = built
         self._n = exchange.call.sampling.n
         self._offsets: dict[int, int] = {}
         self._echoed: set[int] = set()
@@ -89,7 +90,7 @@ class CompletionPresenter:
     def _choice(self, piece: Piece) -> CompletionChoice:
         number = piece.index // self._n
         echo = self._echo and piece.index not in self._echoed
-        prompt_text = self._prompt_texts[number] if echo else ""
+        prompt_text = self._built.prompt_texts[number] if echo else ""
         choice = CompletionChoice(
             index=piece.index,
             text=prompt_text + piece.text,
@@ -113,16 +114,16 @@ class CompletionPresenter:
         if not entries and piece.finish_reason is None:
             return None
         lists = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
-        first_texts = self._exchange.first_token_texts(number) if echo else []
-        for position, entry in enumerate(entries):
-            self._append(lists, piece.index, entry, first_texts[position] if position < len(first_texts) else "")
+        for entry in entries:
+            self._append(lists, piece.index, entry, number)
         return lists
 
-    def _append(self, lists: CompletionLogprobs, index: int, entry: TokenLogprob | None, text: str) -> None:
+    def _append(self, lists: CompletionLogprobs, index: int, entry: TokenLogprob | None, number: int) -> None:
         """The first echoed token has no probability: its entries are null, its text comes from the tokenizer."""
         offset = self._offsets.get(index, 0)
         lists.text_offset.append(offset)
         if entry is None:
+            text = self._built.first_token_text(number)
             lists.tokens.append(text)
             lists.token_logprobs.append(None)
             lists.top_logprobs.append(None)

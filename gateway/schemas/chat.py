@@ -35,7 +35,7 @@ from gateway.schemas.common import (
 MAX_TOOLS = 128
 
 
-class ContentPart(msgspec.Struct, kw_only=True):
+class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One part of a message's content. Only `text` and `refusal` parts can be answered by a text model."""
 
     type: str
@@ -43,18 +43,18 @@ class ContentPart(msgspec.Struct, kw_only=True):
     refusal: str | None = None
 
 
-class FunctionCall(msgspec.Struct, kw_only=True):
+class FunctionCall(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     arguments: str | dict[str, Any] | None = None
 
 
-class ToolCall(msgspec.Struct, kw_only=True):
+class ToolCall(msgspec.Struct, kw_only=True, omit_defaults=True):
     function: FunctionCall
     id: str | None = None
     type: Literal["function"] | None = None
 
 
-class Message(msgspec.Struct, kw_only=True):
+class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
@@ -65,33 +65,33 @@ class Message(msgspec.Struct, kw_only=True):
     reasoning: str | None = None
 
 
-class FunctionDefinition(msgspec.Struct, kw_only=True):
+class FunctionDefinition(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.:-]+$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(msgspec.Struct, kw_only=True):
+class Tool(msgspec.Struct, kw_only=True, omit_defaults=True):
     type: Literal["function"]
     function: FunctionDefinition
 
 
-class FunctionName(msgspec.Struct, kw_only=True):
+class FunctionName(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str
 
 
-class AllowedTool(msgspec.Struct, kw_only=True):
+class AllowedTool(msgspec.Struct, kw_only=True, omit_defaults=True):
     type: Literal["function"]
     function: FunctionName
 
 
-class AllowedTools(msgspec.Struct, kw_only=True):
+class AllowedTools(msgspec.Struct, kw_only=True, omit_defaults=True):
     mode: Literal["auto", "required"]
     tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
 
 
-class ToolChoice(msgspec.Struct, kw_only=True):
+class ToolChoice(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`{"type":"function","function":{"name":..}}` or `{"type":"allowed_tools","allowed_tools":{..}}`."""
 
     type: Literal["function", "allowed_tools"]
@@ -99,7 +99,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
     allowed_tools: AllowedTools | None = None
 
 
-class ChatRequest(msgspec.Struct, kw_only=True):
+class ChatRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The body of POST /v1/chat/completions."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]

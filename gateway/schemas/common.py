@@ -32,21 +32,21 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 Truncation = Literal["auto", "middle", "disabled"]
 
 
-class StreamOptions(msgspec.Struct, kw_only=True):
+class StreamOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`include_usage`: one last chunk with the usage; `continuous_usage_stats` (vLLM's): usage so far in each."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class JsonSchema(msgspec.Struct, kw_only=True):
+class JsonSchema(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     schema: dict[str, Any] | bool | None = None
     description: str | None = None
     strict: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
+class ResponseFormat(msgspec.Struct, kw_only=True, omit_defaults=True):
     type: Literal["text", "json_object", "json_schema", "regex", "grammar"]
     json_schema: JsonSchema | None = None
     # Extensions: a regular expression or a Lark grammar the answer must match.

@@ -32,7 +32,7 @@ from gateway.schemas.common import (
 MAX_PROMPTS = 128
 
 
-class CompletionRequest(msgspec.Struct, kw_only=True):
+class CompletionRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The body of POST /v1/completions. `prompt`: a text, a list of texts, token ids, or a list of lists of them."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]

@@ -10,7 +10,7 @@ from msgspec import Meta
 from gateway.schemas.common import Metadata, TokenId, UserId
 
 
-class EmbeddingRequest(msgspec.Struct, kw_only=True):
+class EmbeddingRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The body of POST /v1/embeddings."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]

@@ -53,6 +53,10 @@ class Upstream(Protocol):
     def model(self) -> str:
         """The model's name in the price list and the ledger."""
 
+    @property
+    def revision(self) -> str:
+        """What determines its numerics: part of every cache key and of `system_fingerprint`."""
+
     def generate(self, call: Call, attempt: int) -> AsyncIterator[Progress]:
         """Generates until every choice has finished. Closing the iterator aborts.
 

@@ -35,6 +35,10 @@ class LocalUpstream:
         return self._engine.model.name
 
     @property
+    def revision(self) -> str:
+        return self._engine.model.revision
+
+    @property
     def engine(self) -> EngineClient:
         return self._engine
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -66,6 +67,11 @@ class OpenAIUpstream:
     @property
     def model(self) -> str:
         return self._spec.model
+
+    @property
+    def revision(self) -> str:
+        """Of weights elsewhere nothing is known: name and address stand for them."""
+        return hashlib.sha256(f"{self._spec.base_url} {self._spec.remote_model or self.model}".encode()).hexdigest()
 
     async def generate(self, call: Call, attempt: int) -> AsyncIterator[Progress]:
         """Raises: UpstreamError; retryable for connection trouble, timeouts, 429 and 5xx."""

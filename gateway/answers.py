@@ -1,0 +1,269 @@
+"""Answers already paid for, as the pipeline asks for them: what may be looked up, what was found, what is stored."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from cache.entry import CachedAnswer, CachedChoice, CachedToolCall, CachedUsage, why_not_stored
+from cache.errors import UncacheableRequest
+from cache.outcome import Outcome, Reason
+from cache.partition import exact_key, partition_digest
+from cache.policy import CacheDecision, CachePolicy, decide
+from cache.request import CacheRequest
+from cache.semantic import SemanticCache, SemanticHit
+from cache.store import CacheEntry, ExactLookup, ExactResult, Put, RedisStore
+from engine.types import TokenLogprob
+from gateway.calls import Call, Choice, Counts, Endpoint, Piece, ToolCallPiece
+from gateway.routing import Route
+
+log = logging.getLogger(__name__)
+
+_CACHED_ENDPOINTS = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
+
+
+class Lookup(msgspec.Struct, kw_only=True):
+    """What may be done for one request. `stage` shares the admission's Redis trip; `flight_key` is None where a
+    generation must not be shared. `vector` is filled in by the semantic lookup and stored with the answer."""
+
+    decision: CacheDecision
+    request: CacheRequest | None = None
+    policy: CachePolicy
+    partition: str = ""
+    entry_id: str = ""
+    stage: ExactLookup | None = None
+    vector: bytes | None = None
+
+    @property
+    def flight_key(self) -> str | None:
+        return self.entry_id if self.decision.read and self.entry_id else None
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """How a lookup came out. `counts` are the answer's tokens: what the client is told, and what was saved."""
+
+    outcome: Outcome
+    reason: Reason
+    answer: CachedAnswer | None = None
+
+    @property
+    def hit(self) -> bool:
+        return self.answer is not None
+
+    @property
+    def counts(self) -> Counts:
+        assert self.answer is not None
+        usage = self.answer.usage
+        return Counts(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        )
+
+    def pieces(self) -> list[Piece]:
+        """The whole answer, one piece a choice."""
+        assert self.answer is not None
+        return [_piece(choice) for choice in self.answer.choices]
+
+
+class ResponseCache:
+    """Exact and semantic lookups under each tenant's policy."""
+
+    def __init__(
+        self,
+        store: RedisStore | None,
+        semantic: SemanticCache | None,
+        policy: CachePolicy,
+        *,
+        embedder_fingerprint: str = "none",
+        deadline_s: float = 0.1,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Args: store None: nothing is cached; policy is the server's, a tenant's own replaces its fields."""
+        self._store = store
+        self._semantic = semantic
+        self._policy = policy
+        self._fingerprint = embedder_fingerprint
+        self._deadline_s = deadline_s
+        self._clock = clock
+
+    def prepare(self, call: Call, route: Route) -> Lookup:
+        """Decides by policy, and makes the keys where anything may be read or written."""
+        policy = self._policy_of(call)
+        request = CacheRequest(
+            tenant=call.principal.tenant_id,
+            project=call.principal.project_id,
+            model=route.name if len(route.targets) > 1 else route.targets[0].upstream.model,
+            model_revision="|".join(sorted(target.upstream.revision for target in route.targets)),
+            body=call.body,
+            end_user=call.attribution.end_user,
+            endpoint=call.endpoint,
+            retrieval=call.retrieval,
+            control=call.cache_control,
+        )
+        if self._store is None or not _replayable(call):
+            reason = Reason.DISABLED if self._store is None else Reason.UNKEYABLE
+            return Lookup(decision=_bypass(reason), policy=policy)
+        decision = decide(request, policy)
+        if decision.bypass:
+            return Lookup(decision=decision, policy=policy)
+        try:
+            partition = partition_digest(
+                request, embedder_fingerprint=self._fingerprint, end_user_scope=decision.end_user_scope
+            )
+        except UncacheableRequest:
+            return Lookup(decision=_bypass(Reason.UNKEYABLE), policy=policy)
+        entry_id = exact_key(partition, request.text)
+        stage = self._store.lookup(request.tenant, entry_id, partition, max_age_s=decision.max_age_s)
+        return Lookup(
+            decision=decision,
+            request=request,
+            policy=policy,
+            partition=partition,
+            entry_id=entry_id,
+            stage=stage if decision.read else None,
+        )
+
+    def _policy_of(self, call: Call) -> CachePolicy:
+        own = call.principal.cache_policy
+        if not own:
+            return self._policy
+        try:
+            return msgspec.convert({**msgspec.structs.asdict(self._policy), **own}, CachePolicy)
+        except (msgspec.ValidationError, ValueError):
+            log.warning("the cache policy of tenant %s cannot be read; nothing is cached", call.principal.tenant_slug)
+            return CachePolicy(enabled=False)
+
+    async def look_up(self, lookup: Lookup, exact: ExactResult | None) -> Found:
+        """The exact answer if there is one, else the nearest question's. Trouble is a miss, never an error."""
+        decision = lookup.decision
+        if not decision.read or exact is None:
+            outcome = Outcome.BYPASS if decision.bypass or decision.reason is not Reason.NONE else Outcome.MISS
+            return Found(outcome=outcome, reason=decision.reason if exact is None else Reason.NONE)
+        if exact.answer is not None:
+            return Found(outcome=Outcome.HIT, reason=Reason.NONE, answer=exact.answer)
+        if self._semantic is None or not decision.semantic:
+            return Found(outcome=Outcome.MISS, reason=exact.reason)
+        return await self._nearest(lookup, exact)
+
+    async def _nearest(self, lookup: Lookup, exact: ExactResult) -> Found:
+        assert self._semantic is not None
+        assert lookup.request is not None
+        found = await self._semantic.lookup(
+            lookup.request.tenant,
+            lookup.partition,
+            exact.version,
+            lookup.request.text or "",
+            threshold=lookup.decision.threshold,
+            rerank_below=lookup.policy.rerank_below,
+            max_age_s=lookup.decision.max_age_s,
+            timeout_s=self._deadline_s,
+        )
+        if isinstance(found, SemanticHit):
+            return Found(outcome=Outcome.SEMANTIC, reason=Reason.NONE, answer=found.answer)
+        lookup.vector = found.vector
+        return Found(outcome=Outcome.MISS, reason=found.reason)
+
+    def entry(self, lookup: Lookup, call: Call, counts: Counts, choices: list[Choice]) -> Put | None:
+        """The stage that stores the answer, None where it must not be stored."""
+        if self._store is None or lookup.request is None or not lookup.decision.write:
+            return None
+        answer = CachedAnswer(
+            model=call.model,
+            created=int(self._clock()),
+            request_id=call.request_id,
+            choices=tuple(_cached_choice(choice) for choice in sorted(choices, key=lambda each: each.index)),
+            usage=CachedUsage(
+                prompt_tokens=counts.prompt_tokens,
+                completion_tokens=counts.completion_tokens,
+                cached_tokens=counts.cached_tokens,
+                reasoning_tokens=counts.reasoning_tokens,
+            ),
+            num_choices=call.num_choices,
+        )
+        policy = lookup.policy
+        if why_not_stored(answer, max_bytes=policy.max_answer_bytes, allow_tool_calls=policy.tools == "exact"):
+            return None
+        request = lookup.request
+        return self._store.put(
+            CacheEntry(
+                tenant=request.tenant,
+                project=request.project,
+                model=request.model,
+                entry_id=lookup.entry_id,
+                partition=lookup.partition,
+                embedder_fingerprint=self._fingerprint,
+                text=request.text or "",
+                answer=answer,
+                vector=lookup.vector,
+                end_user=request.end_user if lookup.decision.end_user_scope else None,
+                tags=request.tags,
+                ttl_s=policy.ttl_s,
+                max_entries=policy.max_entries,
+                max_bytes=policy.max_bytes,
+            )
+        )
+
+
+def _bypass(reason: Reason) -> CacheDecision:
+    return CacheDecision(read=False, write=False, semantic=False, reason=reason)
+
+
+def _replayable(call: Call) -> bool:
+    """Token ids and prompt log-probabilities are not remembered, so requests for them cannot be replayed."""
+    if call.endpoint not in _CACHED_ENDPOINTS:
+        return False
+    return not call.body.get("return_token_ids") and call.sampling.prompt_logprobs is None
+
+
+def _cached_choice(choice: Choice) -> CachedChoice:
+    return CachedChoice(
+        index=choice.index,
+        content=choice.text or None,
+        reasoning_content=choice.reasoning or None,
+        tool_calls=tuple(
+            CachedToolCall(id=call.id or "", name=call.name or "", arguments=call.arguments)
+            for call in choice.tool_calls
+        ),
+        finish_reason=choice.finish_reason,
+        logprobs=[_logprob_dict(entry) for entry in choice.logprobs] if choice.logprobs is not None else None,
+    )
+
+
+def _piece(choice: CachedChoice) -> Piece:
+    return Piece(
+        index=choice.index,
+        text=choice.content or "",
+        reasoning=choice.reasoning_content or "",
+        tool_calls=[
+            ToolCallPiece(index=number, id=call.id, name=call.name, arguments=call.arguments)
+            for number, call in enumerate(choice.tool_calls)
+        ],
+        logprobs=[_logprob(entry) for entry in choice.logprobs] if choice.logprobs is not None else None,
+        finish_reason=choice.finish_reason,
+    )
+
+
+def _logprob_dict(entry: TokenLogprob) -> dict[str, Any]:
+    return {
+        "id": entry.token_id,
+        "token": entry.text,
+        "bytes": entry.bytes,
+        "logprob": entry.logprob,
+        "top": [_logprob_dict(other) for other in entry.top],
+    }
+
+
+def _logprob(entry: dict[str, Any]) -> TokenLogprob:
+    return TokenLogprob(
+        token_id=entry["id"],
+        text=entry["token"],
+        bytes=entry["bytes"],
+        logprob=entry["logprob"],
+        top=tuple(_logprob(other) for other in entry["top"]),
+    )

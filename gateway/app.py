@@ -1,0 +1,110 @@
+"""`create_app(settings)`: the one composition root. Nobody imports it but `gateway.server` and tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar
+from litestar.config.cors import CORSConfig
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.exceptions import HTTPException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
+
+from gateway import __version__
+from gateway.controllers.chat import ChatController
+from gateway.controllers.completions import CompletionController
+from gateway.controllers.embeddings import EmbeddingController
+from gateway.controllers.health import HealthController, MetricsController
+from gateway.controllers.models import ModelController
+from gateway.controllers.tokenize import TokenizeController
+from gateway.errors import GatewayError, error_response
+from gateway.metrics import Metrics
+from gateway.middleware import EXPOSED_HEADERS, RequestContext
+from gateway.parts import Overrides, Parts, running
+from gateway.settings import Settings
+
+DATA_PLANE = (ChatController, CompletionController, EmbeddingController, ModelController, TokenizeController)
+
+
+def create_app(settings: Settings, overrides: Overrides | None = None) -> Litestar:
+    """The ASGI application; its lifespan starts and drains everything.
+
+    Args: overrides are for tests. Raises: nothing; what cannot start fails the lifespan.
+    """
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncIterator[None]:
+        async with running(settings, overrides or Overrides(), metrics) as parts:
+            app.state.parts = parts
+            app.state.authenticator = parts.authenticator
+            app.state.started_at = int(time.time())
+            yield
+
+    app = Litestar(
+        route_handlers=[HealthController, MetricsController, *DATA_PLANE],
+        lifespan=[lifespan],
+        dependencies=_dependencies(settings, metrics),
+        exception_handlers={  # type: ignore[dict-item] - one function for all of them
+            GatewayError: error_response,
+            HTTPException: error_response,
+            Exception: error_response,
+        },
+        request_max_body_size=settings.max_body_bytes,
+        cors_config=_cors(settings),
+        openapi_config=_openapi(),
+        logging_config=None,
+        state=State({"strict_fields": settings.strict_fields}),
+    )
+    app.asgi_handler = RequestContext(app.asgi_handler, metrics)
+    return app
+
+
+def _dependencies(settings: Settings, metrics: Metrics) -> dict[str, Provide]:
+    """Handlers name what they need of `Parts` by its field."""
+
+    def of_parts(name: str) -> Callable[[State], Any]:
+        def provide(state: State) -> Any:
+            parts: Parts = state.parts
+            return getattr(parts, name)
+
+        return provide
+
+    names = (
+        "pipeline", "chat_calls", "completion_calls", "embedding_calls", "router", "texts", "probe", "db", "secret",
+    )  # fmt: skip
+    provided = {name: Provide(of_parts(name), sync_to_thread=False) for name in names}
+    provided["settings"] = Provide(lambda: settings, sync_to_thread=False)
+    provided["metrics"] = Provide(lambda: metrics, sync_to_thread=False)
+    return provided
+
+
+def _cors(settings: Settings) -> CORSConfig | None:
+    """Off unless origins are named. SDKs send x-stainless-*, so every asked header is allowed."""
+    if not settings.cors_allow_origins:
+        return None
+    return CORSConfig(
+        allow_origins=list(settings.cors_allow_origins),
+        allow_methods=["GET", "POST", "DELETE", "PATCH", "PUT", "HEAD", "OPTIONS"],
+        allow_headers=["*"],
+        expose_headers=list(EXPOSED_HEADERS),
+        max_age=600,
+    )
+
+
+def _openapi() -> OpenAPIConfig:
+    return OpenAPIConfig(
+        title="Weir",
+        version=__version__,
+        summary="A multi-tenant, cost-governed gateway for large language models",
+        path="/openapi",
+        components=Components(
+            security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer", description="An API key")}
+        ),
+        security=[{"bearer": []}],
+    )

@@ -1,0 +1,54 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Controller, Request, post
+from litestar.response.base import ASGIResponse
+
+from gateway.auth import requires_key
+from gateway.calls import Endpoint
+from gateway.chat_calls import ChatCalls
+from gateway.controllers.common import plain_answer, streamed_answer
+from gateway.controllers.responses_spec import CHAT_RESPONSES
+from gateway.decoding import JSONBody
+from gateway.intake import Intake
+from gateway.pipeline import Pipeline
+from gateway.presenters.chat import ChatPresenter
+from gateway.schemas.chat import ChatRequest
+from gateway.settings import Settings
+
+
+class ChatController(Controller):
+    """Chats with a model."""
+
+    path = "/v1/chat"
+    tags = ("Chat",)
+    guards = (requires_key,)
+
+    @post(
+        "/completions",
+        operation_id="CreateChatCompletion",
+        summary="Answer a chat",
+        dto=JSONBody[ChatRequest],
+        return_dto=None,
+        status_code=200,
+        responses=CHAT_RESPONSES,
+    )
+    async def create_completion(
+        self,
+        request: Request[Any, Any, Any],
+        data: ChatRequest,
+        pipeline: Pipeline,
+        chat_calls: ChatCalls,
+        settings: Settings,
+    ) -> ASGIResponse:
+        """Raises: InvalidRequest (400), ModelNotFound (404), RateLimited and QuotaExceeded (429), Unavailable (503)."""
+        intake = Intake(request, Endpoint.CHAT, data, timeout_s=settings.request_timeout_s)
+        call = await chat_calls.build(intake, data)
+        exchange = pipeline.begin(call)
+        presenter = ChatPresenter(data, exchange)
+        if data.stream:
+            return await streamed_answer(request, exchange, presenter.frames())
+        return await plain_answer(request, exchange, presenter.whole)

@@ -1,0 +1,315 @@
+"""Billing as the pipeline asks for it: admit, hold, keep within what is granted, book, release.
+
+Admitting shares its Redis trip with the cache's exact lookup, releasing its own with the cache's store, where both use
+the same Redis. What happens while Redis is away is `billing.limits.admission`'s policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from redis.asyncio import Redis
+
+from billing.errors import HoldLost, QuotaDenied, ScriptsFlushed, UnknownPrice
+from billing.limits.admission import REDIS_ERRORS, Admission
+from billing.limits.ticket import Admitted, HoldTerms, RateInfo, Ticket
+from billing.prices import PriceBook, Rates
+from cache.store import STORE_TROUBLE, ExactLookup, ExactResult, Put, RedisStore
+from gateway.booking import Booking, Ending
+from gateway.calls import Call, Counts
+from gateway.metrics import Metrics
+from gateway.routing import Route, Target
+
+log = logging.getLogger(__name__)
+
+
+class AdmittedCall:
+    """A call that passed the request limits. Leaving the context releases it, unless a hold has taken it over."""
+
+    def __init__(self, governor: Governor, ticket: Ticket, admitted: Admitted) -> None:
+        self._governor = governor
+        self.ticket = ticket
+        self.headers = rate_headers("requests", admitted.requests)
+        if admitted.degraded:
+            self.headers["x-weir-limits"] = "degraded"
+        self.handed_over = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self.handed_over:
+            await self._governor.release_unheld(self)
+
+
+class Hold:
+    """Tokens and money set aside for one call; `covers` is asked before anything is delivered."""
+
+    def __init__(self, admission: Admission, ticket: Ticket, rates: dict[str, Rates]) -> None:
+        self.ticket = ticket
+        self.rates = rates
+        self.amount_nano = 0
+        self.tokens = 0
+        self._admission = admission
+        self._extending: asyncio.Task[None] | None = None
+
+    async def covers(self, counts: Counts) -> bool:
+        """Whether output up to `counts` may be delivered; asks for more ahead of need, and waits only where the grant
+        has run out. False: a hard budget's end. Raises: HoldLost when the reaper has booked the request."""
+        ticket = self.ticket
+        if ticket.lost:
+            raise HoldLost(f"the hold of request {ticket.request_id} is gone")
+        ticket.note(
+            prompt_tokens=counts.prompt_tokens,
+            cached_tokens=counts.cached_tokens,
+            output_tokens=min(counts.completion_tokens, ticket.granted_output_tokens),
+        )
+        while counts.completion_tokens > ticket.granted_output_tokens:
+            if ticket.at_end:
+                return False
+            before = ticket.granted_output_tokens
+            await self._extended()
+            if ticket.granted_output_tokens <= before:
+                return False
+        if ticket.needs_extension and self._extending is None:
+            self._extending = asyncio.create_task(self._extend(), name="extend-hold")
+        return True
+
+    async def _extended(self) -> None:
+        if self._extending is None:
+            self._extending = asyncio.create_task(self._extend(), name="extend-hold")
+        await asyncio.shield(self._extending)
+
+    async def _extend(self) -> None:
+        try:
+            await self._admission.extend(self.ticket)
+        except HoldLost:
+            self.ticket.lost = True  # told at the next `covers`
+        finally:
+            self._extending = None
+
+    async def finish_extending(self) -> None:
+        """No extension may run while the hold is being settled."""
+        if self._extending is not None:
+            await asyncio.shield(self._extending)
+
+
+class Governor:
+    """One a process."""
+
+    def __init__(
+        self,
+        *,
+        admission: Admission,
+        prices: PriceBook,
+        booking: Booking,
+        limits_redis: Redis,
+        store: RedisStore | None,
+        metrics: Metrics,
+        deadline_s: float,
+    ) -> None:
+        """Args: deadline_s bounds all Redis work of a request before its answer, seconds."""
+        self._admission = admission
+        self._prices = prices
+        self._booking = booking
+        self._redis = limits_redis
+        self._store = store
+        self._shared = store is not None and store.redis is limits_redis
+        self._metrics = metrics
+        self._deadline_s = deadline_s
+
+    # -- admit, and look up in the same trip
+
+    async def admit(
+        self, call: Call, plan: list[Target], lookup: ExactLookup | None
+    ) -> tuple[AdmittedCall, ExactResult | None]:
+        """Requests and concurrency; with it the exact lookup's result, None where nothing was looked up.
+
+        Raises: QuotaDenied (nothing was taken), PolicyUnavailable.
+        """
+        model = plan[0].upstream.model
+        ticket = await self._admission.open(call.principal, model, call.request_id, endpoint=call.endpoint)
+        self._describe(ticket, call)
+        try:
+            admitted, exact = await self._admitted(ticket, lookup)
+        except QuotaDenied as exc:
+            self._metrics.refused(exc.limit)
+            raise
+        return AdmittedCall(self, ticket, admitted), exact
+
+    def _describe(self, ticket: Ticket, call: Call) -> None:
+        """What the reaper books with, should this process die."""
+        ticket.stream = call.stream
+        ticket.service_tier = call.service_tier
+        ticket.route = call.model
+        ticket.conversation_id = call.attribution.conversation_id
+        ticket.end_user = call.attribution.end_user
+        ticket.tags = dict(call.attribution.tags)
+
+    async def _admitted(self, ticket: Ticket, lookup: ExactLookup | None) -> tuple[Admitted, ExactResult | None]:
+        if lookup is None or not self._shared or self._admission.degraded:
+            admitted = await self._admission.admit(ticket)
+            if lookup is None or self._store is None or ticket.degraded:
+                return admitted, None
+            return admitted, await lookup.run(self._store.redis, timeout_s=self._deadline_s)
+        stage = self._admission.admit_stage(ticket)
+        pipe = self._redis.pipeline(transaction=False)
+        taken = stage.queue(pipe)
+        lookup.queue(pipe)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                replies = await pipe.execute(raise_on_error=False)
+            exact = lookup.parse(replies[taken:])
+            return stage.parse(replies[:taken]), exact
+        except ScriptsFlushed:
+            return await self._admission.admit(ticket), exact
+        except REDIS_ERRORS as exc:
+            self._admission.note_away(exc)
+            return self._admission.admit_locally(ticket), None
+
+    # -- hold
+
+    async def hold(self, admitted: AdmittedCall, call: Call, plan: list[Target]) -> Hold:
+        """Sets aside the prompt, the output asked for and the first slice of money, at the dearest rate of the plan.
+
+        Raises: QuotaDenied (what admitting took is given back), UnknownPrice, LimitsUnavailable.
+        """
+        rates = await self._rates(call, plan)
+        terms = HoldTerms(
+            prompt_tokens=call.num_prompt_tokens,
+            max_output_tokens=call.num_sequences * (call.sampling.max_tokens or 0),
+            rates=max(rates.values(), key=lambda each: (each.output, each.input)),
+            batch=call.batch,
+        )
+        try:
+            held = await self._admission.hold(admitted.ticket, terms)
+        except QuotaDenied as exc:
+            self._metrics.refused(exc.limit)
+            raise
+        admitted.handed_over = True
+        admitted.headers.update(rate_headers("tokens", held.tokens))
+        return Hold(self._admission, admitted.ticket, rates)
+
+    async def _rates(self, call: Call, plan: list[Target]) -> dict[str, Rates]:
+        """By model. Targets without a price leave the plan: they would be served for nothing. Raises: UnknownPrice."""
+        rates: dict[str, Rates] = {}
+        missing: UnknownPrice | None = None
+        for target in list(plan):
+            model = target.upstream.model
+            if model in rates:
+                continue
+            try:
+                rates[model] = await self._prices.rates(
+                    call.principal.tenant_id, model, service_tier=call.service_tier
+                )
+            except UnknownPrice as exc:
+                missing = exc
+                plan.remove(target)
+        if missing is not None and not rates:
+            raise missing
+        return rates
+
+    # -- the end
+
+    async def book(self, hold: Hold, call: Call, route: Route, ending: Ending) -> None:
+        """The row, durable; afterwards `release` settles the same amounts. Raises: LedgerUnavailable."""
+        await hold.finish_extending()
+        if hold.ticket.lost:
+            return  # the reaper has booked it
+        target = ending.target
+        rates = hold.rates[target.upstream.model] if target is not None else next(iter(hold.rates.values()))
+        hold.amount_nano = await self._booking.usage(hold.ticket, call, route, rates, ending)
+        hold.tokens = ending.counts.prompt_tokens + ending.counts.completion_tokens
+
+    async def release(self, hold: Hold, entry: Put | None) -> None:
+        """Settles the hold and stores the answer: one trip where both use one Redis. Never raises for Redis."""
+        ticket = hold.ticket
+        if ticket.lost:
+            return
+        if entry is None or not self._shared or ticket.degraded:
+            await self._admission.settle(ticket, amount_nano=hold.amount_nano, tokens=hold.tokens)
+            if entry is not None and self._store is not None:
+                await self._stored(entry, lambda pipe: pipe.execute(raise_on_error=False))
+            return
+        stage = self._admission.settle_stage(ticket, amount_nano=hold.amount_nano, tokens=hold.tokens)
+        pipe = self._redis.pipeline(transaction=False)
+        taken = stage.queue(pipe)
+        entry.queue(pipe)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                replies = await pipe.execute(raise_on_error=False)
+            await self._remove_victims(entry, replies[taken:])
+            stage.parse(replies[:taken])
+        except ScriptsFlushed:
+            await self._admission.settle(ticket, amount_nano=hold.amount_nano, tokens=hold.tokens)
+        except REDIS_ERRORS as exc:
+            self._admission.note_away(exc)
+            self._admission.settle_later(ticket, amount_nano=hold.amount_nano, tokens=hold.tokens)
+
+    async def _stored(self, entry: Put, execute: Callable[[Any], Awaitable[list[Any]]]) -> None:
+        assert self._store is not None
+        pipe = self._store.redis.pipeline(transaction=False)
+        entry.queue(pipe)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                await self._remove_victims(entry, await execute(pipe))
+        except STORE_TROUBLE as exc:
+            log.warning("an answer was not stored: %s", type(exc).__name__)
+
+    async def _remove_victims(self, entry: Put, replies: list[Any]) -> None:
+        assert self._store is not None
+        try:
+            victims = entry.parse(replies)
+            if victims:
+                await self._store.remove(entry.keys, victims)
+        except STORE_TROUBLE as exc:
+            log.warning("an answer was not stored: %s", type(exc).__name__)
+
+    async def book_hit(self, admitted: AdmittedCall, call: Call, route: Route, saved: Counts, ending: Ending) -> None:
+        """A row for an answer that cost nothing, with what it saved. Raises: LedgerUnavailable."""
+        rates = await self._saved_rates(admitted.ticket, call)
+        await self._booking.hit(admitted.ticket, call, route, rates, saved, ending)
+
+    async def _saved_rates(self, ticket: Ticket, call: Call) -> Rates | None:
+        try:
+            return await self._prices.rates(call.principal.tenant_id, ticket.model, service_tier=call.service_tier)
+        except UnknownPrice:
+            return None
+
+    async def release_unheld(self, admitted: AdmittedCall) -> None:
+        """The call ended without a hold."""
+        admitted.handed_over = True
+        await self._admission.release(admitted.ticket)
+
+
+def rate_headers(kind: str, info: RateInfo | None) -> dict[str, str]:
+    """x-ratelimit-limit/-remaining/-reset for `requests` or `tokens`."""
+    if info is None:
+        return {}
+    return {
+        f"x-ratelimit-limit-{kind}": str(info.limit),
+        f"x-ratelimit-remaining-{kind}": str(max(0, info.remaining)),
+        f"x-ratelimit-reset-{kind}": go_duration(info.reset_s),
+    }
+
+
+def go_duration(seconds: float) -> str:
+    """Go's spelling, as OpenAI's headers have it: 12ms, 9s, 6m0s, 1h0m0s."""
+    milliseconds = max(0, round(seconds * 1000))
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest_ms = divmod(milliseconds, 60_000)
+    text = f"{rest_ms / 1000:g}s"
+    if minutes:
+        hours, minutes = divmod(minutes, 60)
+        text = f"{minutes}m{text}"
+        if hours:
+            text = f"{hours}h{text}"
+    return text

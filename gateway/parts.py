@@ -1,0 +1,303 @@
+"""Everything a running gateway is made of, started in order and closed in reverse: what `create_app`'s lifespan holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import sqlalchemy as sa
+from redis.asyncio import Redis
+
+from billing.auth import Authenticator
+from billing.bus import ChangeBus
+from billing.db import Database
+from billing.journal import Journal
+from billing.ledger import LedgerWriter
+from billing.limits.admission import Admission
+from billing.limits.policy import PolicyStore
+from billing.limits.stage import load_scripts
+from billing.prices import PriceBook
+from billing.secrets import ServerSecret
+from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec
+from cache.errors import EmbedderUnavailable
+from cache.flat_index import FlatIndex
+from cache.policy import CachePolicy
+from cache.semantic import SemanticCache
+from cache.store import RedisStore
+from engine.client import EngineClient
+from gateway.answers import ResponseCache
+from gateway.background import Background
+from gateway.booking import Booking
+from gateway.breaker import CircuitBreaker
+from gateway.chat_calls import ChatCalls
+from gateway.completion_calls import CompletionCalls
+from gateway.constraints import Constrainer
+from gateway.embedding_calls import EmbeddingCalls
+from gateway.governor import Governor
+from gateway.health import Probe
+from gateway.metrics import Metrics
+from gateway.pipeline import Pipeline
+from gateway.prompts import TextModel
+from gateway.routing import Router, RouteTable, build_table
+from gateway.settings import Settings
+from gateway.texts import Texts
+from gateway.upstreams.base import Upstream
+from gateway.upstreams.embedder import EmbedderUpstream
+from gateway.upstreams.local import LocalUpstream
+
+log = logging.getLogger(__name__)
+
+FLUSH_LAST_USED_S = 60.0
+MAX_REDIS_CONNECTIONS = 256
+
+
+class Overrides(msgspec.Struct, kw_only=True):
+    """What tests put in the place of the real thing; None builds it from the settings."""
+
+    engine: EngineClient | None = None
+    embedder: Embedder | None = None
+    text_model: TextModel | None = None
+    upstreams: tuple[Upstream, ...] = ()
+
+
+class Parts(msgspec.Struct, kw_only=True):
+    """What handlers are given."""
+
+    settings: Settings
+    db: Database
+    secret: ServerSecret
+    bus: ChangeBus
+    authenticator: Authenticator
+    admission: Admission
+    ledger: LedgerWriter
+    prices: PriceBook
+    router: Router
+    texts: Texts
+    pipeline: Pipeline
+    chat_calls: ChatCalls
+    completion_calls: CompletionCalls
+    embedding_calls: EmbeddingCalls | None
+    probe: Probe
+    background: Background
+
+
+@asynccontextmanager
+async def running(settings: Settings, overrides: Overrides, metrics: Metrics) -> AsyncIterator[Parts]:
+    """Starts every part; leaving the context drains and closes them. Raises: whatever a part cannot start with."""
+    async with AsyncExitStack() as stack:
+        secret = await asyncio.to_thread(ServerSecret.load, settings.effective_secret_file)
+        db = Database(settings.effective_database_url)
+        stack.push_async_callback(db.close)
+        redis = _redis(settings.redis_url, stack)
+        cache_redis = _redis(settings.cache_redis_url, stack) if settings.cache_redis_url else redis
+        bus = ChangeBus(redis)
+        db.publish = bus.publish
+        background = Background()
+        router = Router(RouteTable({}))
+
+        admission, ledger, prices, authenticator = await _billing(settings, secret, db, redis, bus, stack)
+        engine = overrides.engine or _engine(settings)
+        embedder, (text_model, _) = await _started(settings, overrides, engine, stack)
+        cache, store = await _cache(settings, cache_redis, embedder)
+        governor = Governor(
+            admission=admission,
+            prices=prices,
+            booking=Booking(ledger, prices),
+            limits_redis=redis,
+            store=store,
+            metrics=metrics,
+            deadline_s=settings.redis_deadline_ms / 1000,
+        )
+        texts = Texts({text_model.info.name: text_model}, fallback=text_model)
+        stack.callback(texts.close)
+        router.replace(build_table({}, _upstreams(overrides, engine, embedder, settings, secret), _breakers()))
+        pipeline = Pipeline(governor=governor, cache=cache, router=router, metrics=metrics, background=background)
+        stack.push_async_callback(pipeline.flights.close)
+        constrainer = Constrainer()
+        probe = Probe(
+            engine,
+            required={"database": lambda: _ping_database(db)},
+            optional={"limits_redis": lambda: cast(Awaitable[object], redis.ping())},
+        )
+        metrics.watch_engine(engine.model.name, lambda: probe.last_stats)
+        _watch(background, probe, authenticator, stack)
+        stack.push_async_callback(_drain, settings, probe, engine, background)
+        yield Parts(
+            settings=settings,
+            db=db,
+            secret=secret,
+            bus=bus,
+            authenticator=authenticator,
+            admission=admission,
+            ledger=ledger,
+            prices=prices,
+            router=router,
+            texts=texts,
+            pipeline=pipeline,
+            chat_calls=ChatCalls(
+                texts, router, constrainer, allow_request_template=settings.allow_request_chat_template
+            ),
+            completion_calls=CompletionCalls(texts, router, constrainer),
+            embedding_calls=EmbeddingCalls(embedder, governor, background, metrics) if embedder else None,
+            probe=probe,
+            background=background,
+        )
+
+
+def _redis(url: str, stack: AsyncExitStack) -> Redis:
+    redis: Redis = Redis.from_url(url, max_connections=MAX_REDIS_CONNECTIONS)
+    stack.push_async_callback(redis.aclose)
+    return redis
+
+
+async def _billing(
+    settings: Settings, secret: ServerSecret, db: Database, redis: Redis, bus: ChangeBus, stack: AsyncExitStack
+) -> tuple[Admission, LedgerWriter, PriceBook, Authenticator]:
+    journal = Journal(settings.data_path / "journal")
+    stack.push_async_callback(journal.close)
+    ledger = LedgerWriter(db, journal)
+    ledger.start()
+    stack.push_async_callback(ledger.stop)
+    prices = PriceBook(db, bus=bus)
+    authenticator = Authenticator(db, secret, bus=bus)
+    admission = Admission(
+        redis,
+        PolicyStore(db, bus=bus),
+        db,
+        replicas=lambda: settings.replicas,
+        deadline_s=settings.redis_deadline_ms / 1000,
+    )
+    await load_scripts(redis)
+    bus.start()
+    stack.push_async_callback(bus.stop)
+    admission.start()
+    stack.push_async_callback(admission.stop)
+    return admission, ledger, prices, authenticator
+
+
+def _engine(settings: Settings) -> EngineClient:
+    from engine.inline_client import InlineClient  # imports torch: only where the engine runs in this process
+
+    return InlineClient(settings.engine)
+
+
+async def _started(
+    settings: Settings, overrides: Overrides, engine: EngineClient, stack: AsyncExitStack
+) -> tuple[Embedder | None, tuple[TextModel, None]]:
+    """Engine and embedder load side by side: each takes seconds."""
+
+    async def start_engine() -> TextModel:
+        await engine.start()
+        stack.push_async_callback(engine.close)
+        return overrides.text_model or await asyncio.to_thread(TextModel.from_info, engine.model)
+
+    async def start_embedder() -> Embedder | None:
+        if overrides.embedder is not None or not _wants_embedder(settings):
+            return overrides.embedder
+        return await _embedder(settings, stack)
+
+    text_model, embedder = await asyncio.gather(start_engine(), start_embedder())
+    return embedder, (text_model, None)
+
+
+def _wants_embedder(settings: Settings) -> bool:
+    return settings.embedder_mode != "off"
+
+
+async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
+    """None, with a warning, where no embedding model is installed: everything else works without."""
+    from cache.embedder_process import ProcessBackend
+
+    try:
+        spec = EmbedderSpec(path=settings.embedder) if settings.embedder else EmbedderSpec.packaged()
+        embedder = BatchingEmbedder(spec, ProcessBackend(spec))
+        await embedder.start()
+    except EmbedderUnavailable as exc:
+        log.warning("no embeddings and no semantic cache: %s", exc)
+        return None
+    stack.push_async_callback(embedder.close)
+    return embedder
+
+
+async def _cache(
+    settings: Settings, redis: Redis, embedder: Embedder | None
+) -> tuple[ResponseCache, RedisStore | None]:
+    policy = CachePolicy(
+        semantic=settings.semantic_cache_enabled, threshold=settings.cache_threshold, ttl_s=settings.cache_ttl_s
+    )
+    deadline_s = settings.redis_deadline_ms / 1000
+    if not settings.cache_enabled:
+        return ResponseCache(None, None, policy, deadline_s=deadline_s), None
+    store = RedisStore(redis)
+    if embedder is None or not settings.semantic_cache_enabled:
+        return ResponseCache(store, None, policy, deadline_s=deadline_s), store
+    semantic = SemanticCache(store, FlatIndex(redis, dims=embedder.dims), embedder)
+    cache = ResponseCache(
+        store, semantic, policy, embedder_fingerprint=embedder.fingerprint, deadline_s=deadline_s
+    )
+    return cache, store
+
+
+def _upstreams(
+    overrides: Overrides, engine: EngineClient, embedder: Embedder | None, settings: Settings, secret: ServerSecret
+) -> list[Upstream]:
+    upstreams: list[Upstream] = [LocalUpstream(engine, secret.cache_salt)]
+    if embedder is not None:
+        upstreams.append(EmbedderUpstream(embedder, embedding_model_name(settings)))
+    return [*upstreams, *overrides.upstreams]
+
+
+def embedding_model_name(settings: Settings) -> str:
+    """What callers name the embedder: its folder's name, or the packaged model's."""
+    return Path(settings.embedder).name if settings.embedder else "all-MiniLM-L6-v2"
+
+
+def _breakers() -> dict[str, CircuitBreaker]:
+    return {}
+
+
+async def _ping_database(db: Database) -> None:
+    async with db.read() as session:
+        await session.execute(sa.text("SELECT 1"))
+
+
+def _watch(background: Background, probe: Probe, authenticator: Authenticator, stack: AsyncExitStack) -> None:
+    """Periodic work, ended before anything it uses is closed."""
+
+    async def flush_last_used() -> None:
+        while True:
+            await asyncio.sleep(FLUSH_LAST_USED_S)
+            with contextlib.suppress(sa.exc.SQLAlchemyError, OSError):
+                await authenticator.flush_last_used()
+
+    tasks = [
+        asyncio.create_task(probe.watch_engine(), name="engine-stats"),
+        asyncio.create_task(flush_last_used(), name="last-used"),
+    ]
+
+    async def stop() -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    stack.push_async_callback(stop)
+
+
+async def _drain(settings: Settings, probe: Probe, engine: EngineClient, background: Background) -> None:
+    """No new requests; what runs may end, at most for drain_timeout_s; then what settles may."""
+    probe.draining = True
+    begun = time.monotonic()
+    await engine.drain(settings.drain_timeout_s)
+    left = await background.drain(max(1.0, settings.drain_timeout_s - (time.monotonic() - begun)))
+    if left:
+        log.error("%d background tasks were still running when the drain time was over", left)
+
+
+Provider = Callable[[Parts], object]

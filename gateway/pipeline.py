@@ -1,0 +1,281 @@
+"""The road of one inference request, top to bottom: admit, look up, hold, route, generate, settle, remember.
+
+Every inference endpoint goes through it. `Exchange.pieces` is that road; what an endpoint does with the pieces is its
+presenter's business. Settling happens for every ending, and pieces that carry a finish reason leave only after the
+ledger row is durable. Followers of another's generation (single flight) and cache hits pay nothing and have a row too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+from msgspec import UnsetType
+
+from billing.tables import EntryStatus
+from cache.errors import LeaderFailed
+from cache.outcome import Outcome, Reason
+from cache.single_flight import SingleFlight
+from gateway.answers import Found, Lookup, ResponseCache
+from gateway.attempts import Attempts
+from gateway.background import Background
+from gateway.booking import Ending
+from gateway.calls import Call, Choice, Counts, Piece, gather
+from gateway.errors import GatewayError, RequestTimeout
+from gateway.faults import KNOWN, as_gateway_error
+from gateway.governor import AdmittedCall, Governor, Hold
+from gateway.metrics import Metrics
+from gateway.presenters.notes import note
+from gateway.routing import Route, Router
+from gateway.schemas.common import WeirNote
+
+
+class Served(msgspec.Struct):
+    """An event of a generation, as its watchers see it."""
+
+    pieces: list[Piece]
+    counts: Counts
+
+
+class Pipeline:
+    """What the requests of this process share."""
+
+    def __init__(
+        self, *, governor: Governor, cache: ResponseCache, router: Router, metrics: Metrics, background: Background
+    ) -> None:
+        self.governor = governor
+        self.cache = cache
+        self.router = router
+        self.metrics = metrics
+        self.background = background
+        self.flights: SingleFlight[Served] = SingleFlight(is_last=lambda served: _finishes(served.pieces))
+
+    def begin(self, call: Call) -> Exchange:
+        """Raises: ModelNotFound before anything is taken."""
+        return Exchange(self, call, self.router.resolve(call.model, call.principal))
+
+
+class Exchange:
+    """One request on its road. `headers` are known once the first pieces have come."""
+
+    def __init__(self, pipeline: Pipeline, call: Call, route: Route) -> None:
+        self.call = call
+        self.route = route
+        self.counts = Counts()
+        self.headers: dict[str, str] = {}
+        self.outcome = Outcome.BYPASS
+        self._pipeline = pipeline
+        self._plan = pipeline.router.plan(route)
+        self._first_at: float | None = None
+        self._truncated_reason: str | None = None
+        self._served_by: str | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the numerics may: the revision of the model behind the name."""
+        return "fp_" + self._plan[0].upstream.revision[:12]
+
+    def note(self) -> WeirNote | UnsetType:
+        """What OpenAI's fields have no room for."""
+        return note(
+            truncated_reason=self._truncated_reason,
+            served_by=self._served_by if self.route.is_alias else None,
+            estimated=self.counts.estimated,
+            dropped_turns=self.call.dropped_turns,
+        )
+
+    async def collect(self) -> list[Choice]:
+        """The whole answer, for a plain call. Raises: GatewayError."""
+        choices: dict[int, Choice] = {}
+        async with aclosing(self.pieces()) as stream:
+            async for pieces in stream:
+                gather(choices, pieces)
+        return [choices[index] for index in sorted(choices)]
+
+    async def pieces(self) -> AsyncGenerator[list[Piece], None]:
+        """The road. Raises: GatewayError, and nothing else on purpose."""
+        pipeline, call = self._pipeline, self.call
+        pipeline.metrics.in_flight.inc()
+        try:
+            lookup = pipeline.cache.prepare(call, self.route)
+            admitted, exact = await pipeline.governor.admit(call, self._plan, lookup.stage)
+            self.headers = admitted.headers
+            async with admitted:
+                found = await pipeline.cache.look_up(lookup, exact)
+                self._say(found.outcome, found.reason)
+                road = self._replayed(admitted, found) if found.hit else self._generated(admitted, lookup)
+                async with aclosing(road) as stream:
+                    async for pieces in stream:
+                        yield pieces
+        except KNOWN as exc:
+            raise self._refusal(as_gateway_error(exc)) from exc
+        except GatewayError as exc:
+            raise self._refusal(exc) from exc.__cause__
+        finally:
+            pipeline.metrics.in_flight.dec()
+
+    def _refusal(self, error: GatewayError) -> GatewayError:
+        error.headers = {**self.headers, **error.headers}
+        return error
+
+    def _say(self, outcome: Outcome, reason: Reason) -> None:
+        """x-weir-cache and its metric."""
+        self.outcome = outcome
+        self.headers["x-weir-cache"] = outcome if reason is Reason.NONE else f"{outcome}; reason={reason}"
+        self._pipeline.metrics.cache_lookup(outcome, reason)
+
+    def _mark_first(self) -> None:
+        if self._first_at is None:
+            self._first_at = time.monotonic()
+            waited = self._first_at - self.call.accepted_at
+            self._pipeline.metrics.first_token(self.call.endpoint, self.route.name, waited)
+
+    # -- look up: the answer was already paid for
+
+    async def _replayed(self, admitted: AdmittedCall, found: Found) -> AsyncGenerator[list[Piece], None]:
+        """A remembered answer: free of charge, with a row of its own."""
+        self.counts = found.counts
+        self._mark_first()
+        await self._book_hit(admitted, found.counts)
+        yield found.pieces()
+
+    async def _book_hit(self, admitted: AdmittedCall, saved: Counts) -> None:
+        governor, call, route = self._pipeline.governor, self.call, self.route
+        ending = self._ending(EntryStatus.OK, {})
+        await self._pipeline.background.finish(
+            governor.book_hit(admitted, call, route, saved, ending), name="settle-hit"
+        )
+        self._measure(EntryStatus.OK, Counts())
+
+    # -- generate, alone or watching another's generation of the same answer
+
+    async def _generated(self, admitted: AdmittedCall, lookup: Lookup) -> AsyncGenerator[list[Piece], None]:
+        if lookup.flight_key is None:
+            async with aclosing(self._paid(admitted, lookup)) as stream:
+                async for served in stream:
+                    yield self._seen(served)
+            return
+        while True:
+            flight = self._pipeline.flights.join(lookup.flight_key, lambda: self._paid(admitted, lookup))
+            if not flight.leader:
+                self._say(Outcome.HIT, Reason.FLIGHT)
+            async with flight:
+                try:
+                    async for served in flight:
+                        if not flight.leader and _finishes(served.pieces):
+                            await self._book_hit(admitted, served.counts)
+                        yield self._seen(served)
+                    return
+                except LeaderFailed as exc:
+                    if exc.delivered or flight.leader:
+                        raise
+                    # Nothing was shown yet: this request can still be answered by a generation of its own.
+                    self._say(Outcome.MISS, Reason.ABSENT)
+
+    def _seen(self, served: Served) -> list[Piece]:
+        self.counts = served.counts
+        self._mark_first()
+        return served.pieces
+
+    # -- hold, route, generate, settle, remember: the generation that is paid for
+
+    async def _paid(self, admitted: AdmittedCall, lookup: Lookup) -> AsyncGenerator[Served, None]:
+        """Runs in the flight's own task when there is one: it goes on while anybody watches."""
+        pipeline, call = self._pipeline, self.call
+        hold = await pipeline.governor.hold(admitted, call, self._plan)
+        attempts = Attempts(call, self.route, self._plan, pipeline.metrics)
+        withheld: list[Piece] = []
+        choices: dict[int, Choice] = {}
+        counts, status = Counts(), EntryStatus.FAILED
+        try:
+            async with aclosing(attempts.run()) as steps:
+                async for step in steps:
+                    if not await hold.covers(step.counts):
+                        self._cut(choices, withheld)
+                        break
+                    counts = step.counts
+                    gather(choices, step.pieces)
+                    if now := _split(step.pieces, withheld):
+                        yield Served(now, counts)
+            status = EntryStatus.OK if self._truncated_reason is None else EntryStatus.BUDGET_CUT
+        except (asyncio.CancelledError, GeneratorExit):
+            status = EntryStatus.CLIENT_DISCONNECT
+            raise
+        except RequestTimeout:
+            status = EntryStatus.TIMEOUT
+            raise
+        finally:
+            self._served_by = attempts.target.label if attempts.target is not None else None
+            ending = self._ending(status, choices, attempts, counts)
+            await pipeline.background.finish(self._settle(hold, lookup, ending, choices), name="settle")
+        yield Served(withheld, counts)
+
+    def _cut(self, choices: dict[int, Choice], withheld: list[Piece]) -> None:
+        """A hard budget's last granted token was reached: every open choice ends with `length`."""
+        self._truncated_reason = "budget"
+        for index in range(self.call.num_choices):
+            if index not in choices or choices[index].finish_reason is None:
+                piece = Piece(index=index, finish_reason="length")
+                withheld.append(piece)
+                gather(choices, [piece])
+
+    async def _settle(self, hold: Hold, lookup: Lookup, ending: Ending, choices: dict[int, Choice]) -> None:
+        """The row, durable; what follows it in Redis does not hold up the answer. Raises: LedgerUnavailable."""
+        pipeline = self._pipeline
+        await pipeline.governor.book(hold, self.call, self.route, ending)
+        self._measure(ending.status, ending.counts)
+        entry = None
+        if ending.status is EntryStatus.OK:
+            entry = pipeline.cache.entry(lookup, self.call, ending.counts, list(choices.values()))
+        pipeline.background.spawn(pipeline.governor.release(hold, entry), name="release")
+
+    def _ending(
+        self,
+        status: EntryStatus,
+        choices: dict[int, Choice],
+        attempts: Attempts | None = None,
+        counts: Counts | None = None,
+    ) -> Ending:
+        call = self.call
+        reasons = sorted({choice.finish_reason for choice in choices.values() if choice.finish_reason})
+        return Ending(
+            status=status,
+            counts=counts or Counts(),
+            target=attempts.target if attempts is not None else None,
+            finish_reason=",".join(reasons)[:32] or None,
+            cache_outcome=self.outcome,
+            ttft_s=self._first_at - call.accepted_at if self._first_at is not None else None,
+            latency_s=time.monotonic() - call.accepted_at,
+        )
+
+    def _measure(self, status: EntryStatus, counts: Counts) -> None:
+        self._pipeline.metrics.finished(
+            self.call.endpoint,
+            self.route.name,
+            status,
+            time.monotonic() - self.call.accepted_at,
+            prompt=counts.prompt_tokens,
+            cached=counts.cached_tokens,
+            completion=counts.completion_tokens,
+        )
+
+
+def _finishes(pieces: list[Piece]) -> bool:
+    return any(piece.finish_reason is not None for piece in pieces)
+
+
+def _split(pieces: list[Piece], withheld: list[Piece]) -> list[Piece]:
+    """What may go out now; finish reasons are moved to `withheld` until the row is durable."""
+    now: list[Piece] = []
+    for piece in pieces:
+        if piece.finish_reason is None:
+            now.append(piece)
+            continue
+        withheld.append(Piece(index=piece.index, finish_reason=piece.finish_reason, stop_reason=piece.stop_reason))
+        rest = msgspec.structs.replace(piece, finish_reason=None, stop_reason=None)
+        if not rest.empty or rest.token_ids or rest.prompt_logprobs:
+            now.append(rest)
+    return now
