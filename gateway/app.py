@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
@@ -50,11 +50,7 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
         route_handlers=[HealthController, MetricsController, *DATA_PLANE],
         lifespan=[lifespan],
         dependencies=_dependencies(settings, metrics),
-        exception_handlers={  # type: ignore[dict-item] - one function for all of them
-            GatewayError: error_response,
-            HTTPException: error_response,
-            Exception: error_response,
-        },
+        exception_handlers=cast(Any, dict.fromkeys((GatewayError, HTTPException, Exception), error_response)),
         request_max_body_size=settings.max_body_bytes,
         cors_config=_cors(settings),
         openapi_config=_openapi(),

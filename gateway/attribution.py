@@ -43,7 +43,10 @@ def attribution_of(
 
 
 def _conversation(
-    headers: Mapping[str, str], metadata: Mapping[str, str] | None, messages: list[dict[str, Any]] | None, project_id: str
+    headers: Mapping[str, str],
+    metadata: Mapping[str, str] | None,
+    messages: list[dict[str, Any]] | None,
+    project_id: str,
 ) -> tuple[str | None, str]:
     if given := headers.get("x-weir-conversation"):
         if len(given) > MAX_ID_CHARS:

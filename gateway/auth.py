@@ -6,13 +6,14 @@ A guard runs before the body is read, so a flood of bad keys costs no parsing. T
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
-
-from litestar.connection import ASGIConnection
-from litestar.handlers.base import BaseRouteHandler
 
 from billing.errors import AuthError, AuthUnavailable, Forbidden
 from billing.principal import Principal, Scope
+from litestar.connection import ASGIConnection
+from litestar.handlers.base import BaseRouteHandler
+
 from gateway.errors import PermissionDenied, Unauthenticated, Unavailable
 
 MAX_KEY_CHARS = 512
@@ -26,11 +27,12 @@ class Authenticator(Protocol):
         """The key's principal. Raises: billing's AuthError, Forbidden (suspended), AuthUnavailable (our fault)."""
 
 
-def extract_key(headers: list[tuple[bytes, bytes]]) -> str:
+def extract_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The API key from raw ASGI headers: `Authorization: Bearer K` (any case of the scheme), `x-api-key`, `api-key`.
 
     Raises: Unauthenticated when there is none, it is malformed, or two headers disagree.
     """
+    headers = list(headers)
     bearer = [value for name, value in headers if name == b"authorization"]
     named = [value for name, value in headers if name in _KEY_HEADERS]
     if not bearer and not named:

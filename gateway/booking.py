@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Any
 
+import msgspec
 from billing.entry import Entry
 from billing.ledger import LedgerWriter
 from billing.limits.ticket import Ticket
 from billing.prices import PriceBook, Rates, TokenCounts
 from billing.tables import EntryStatus
+
 from gateway.calls import Call, Counts
 from gateway.routing import Route, Target
 
@@ -55,6 +57,7 @@ class Booking:
             engine_us=counts.engine_us,
             cost_nano_usd=cost,
             cost_version=cost_version,
+            cache_outcome=ending.cache_outcome,
             note="usage is estimated: the upstream sent none" if counts.estimated else None,
             **_common(call, route, ending),
         )
@@ -62,7 +65,7 @@ class Booking:
         return entry.amount_nano_usd
 
     async def hit(
-        self, ticket: Ticket, call: Call, route: Route, rates: Rates | None, saved: Counts, ending: Ending
+        self, ticket: Ticket, call: Call, route: Route, *, rates: Rates | None, saved: Counts, ending: Ending
     ) -> None:
         """A cache hit's row: no tokens computed, nothing charged. Raises: LedgerUnavailable."""
         entry = Entry.cache_hit(
@@ -73,6 +76,7 @@ class Booking:
             accepted_at=ticket.accepted_at,
             saved=_tokens(saved, batch=call.batch),
             rates=rates,
+            cache_outcome=ending.cache_outcome,
             **_common(call, route, ending),
         )
         await self._ledger.book(entry)
@@ -87,7 +91,7 @@ def _tokens(counts: Counts, *, batch: bool) -> TokenCounts:
     )
 
 
-def _common(call: Call, route: Route, ending: Ending) -> dict[str, object]:
+def _common(call: Call, route: Route, ending: Ending) -> dict[str, Any]:
     attribution = call.attribution
     return {
         "route": route.name[:64],
@@ -102,7 +106,6 @@ def _common(call: Call, route: Route, ending: Ending) -> dict[str, object]:
         "http_status": ending.http_status,
         "finish_reason": ending.finish_reason,
         "error_code": ending.error_code,
-        "cache_outcome": ending.cache_outcome,
         "ttft_us": _microseconds(ending.ttft_s),
         "latency_us": _microseconds(ending.latency_s),
     }

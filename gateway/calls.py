@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
-
 from billing.principal import Principal
+
 from cache.request import CacheControl
 from engine.types import Priority, SamplingParams, TokenLogprob
 
@@ -28,7 +28,7 @@ class Endpoint(StrEnum):
 
 
 class ToolCallPiece(msgspec.Struct, kw_only=True):
-    """A part of a tool call. `id` and `name` stand in a call's first piece only; `arguments` is JSON text so far new."""
+    """A part of a tool call. `id` and `name` stand in a call's first piece only; `arguments` is new JSON text."""
 
     index: int
     id: str | None = None

@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from engine.types import ModelInfo
-from gateway.calls import Call, OutputParser
+from gateway.calls import Call
 from gateway.constraints import Constrainer
 from gateway.errors import InvalidRequest
 from gateway.intake import Intake

@@ -91,8 +91,7 @@ class CompletionCalls:
             return []
         given = _split(data.prompt)
         return [
-            prompt if isinstance(prompt, str) else model.decode(ids)
-            for prompt, ids in zip(given, prompts, strict=True)
+            prompt if isinstance(prompt, str) else model.decode(ids) for prompt, ids in zip(given, prompts, strict=True)
         ]
 
 

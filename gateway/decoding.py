@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 from litestar.dto import AbstractDTO, DTOConfig, DTOFieldDefinition
@@ -286,7 +286,7 @@ class JSONBody(AbstractDTO[T]):
         check_depth(value)
         supported = getattr(self.model_type, "supported_values", None)
         data = decode(value, self.model_type, supported=supported)
-        ignored = unknown_fields(value, self.model_type)  # type: ignore[type-var]
+        ignored = unknown_fields(value, cast(type[msgspec.Struct], self.model_type))
         if ignored:
             if connection.app.state.strict_fields:
                 raise getattr(self.model_type, "unknown_field_error", _unrecognized)(ignored[0])
@@ -298,16 +298,16 @@ class JSONBody(AbstractDTO[T]):
         """No transfer model is generated: the struct itself is the schema and the decoder."""
 
     @classmethod
-    def generate_field_definitions(cls, model_type: type[Any]) -> Generator[DTOFieldDefinition, None, None]:
+    def generate_field_definitions(cls, _model_type: type[Any]) -> Generator[DTOFieldDefinition, None, None]:
         yield from ()
 
     @classmethod
-    def detect_nested_field(cls, field_definition: FieldDefinition) -> bool:
+    def detect_nested_field(cls, _field_definition: FieldDefinition) -> bool:
         return False
 
     @classmethod
     def create_openapi_schema(
-        cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any
+        cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any  # noqa: ARG003
     ) -> Reference | Schema:
         schema: Reference | Schema = schema_creator.for_field_definition(field_definition)
         return schema

@@ -7,9 +7,9 @@ import base64
 import time
 
 import numpy as np
-
 from billing.tables import EntryStatus
 from cache.embedder import Embedder, Embedding
+
 from cache.errors import EmbedderUnavailable
 from engine.types import SamplingParams
 from gateway.background import Background
@@ -36,7 +36,9 @@ class EmbeddingCalls:
         self._background = background
         self._metrics = metrics
 
-    async def answer(self, intake: Intake, data: EmbeddingRequest, route: Route) -> tuple[EmbeddingList, dict[str, str]]:
+    async def answer(
+        self, intake: Intake, data: EmbeddingRequest, route: Route
+    ) -> tuple[EmbeddingList, dict[str, str]]:
         """The answer and its headers. Raises: GatewayError."""
         texts = _texts(data)
         dims = self._dims(data)
@@ -98,8 +100,8 @@ class EmbeddingCalls:
         dims = data.dimensions
         if dims is not None and dims > self._embedder.dims:
             raise InvalidRequest(
-                f"Invalid 'dimensions': integer above maximum value. Expected a value <= {self._embedder.dims}, but got "
-                f"{dims} instead.",
+                f"Invalid 'dimensions': integer above maximum value. Expected a value <= "
+                f"{self._embedder.dims}, but got {dims} instead.",
                 param="dimensions",
                 code="integer_above_max_value",
             )
@@ -145,4 +147,3 @@ def _encoded(embedding: Embedding, dims: int, encoding: str | None) -> list[floa
     if encoding == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
     return [float(value) for value in vector]
-

@@ -56,7 +56,7 @@ class GatewayError(Exception):
         *,
         param: str | None = None,
         code: str | None = None,
-        type: str | None = None,  # noqa: A002 - the envelope's own word
+        type: str | None = None,
         retry_after_s: float | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:

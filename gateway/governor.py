@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-from redis.asyncio import Redis
-
 from billing.errors import HoldLost, QuotaDenied, ScriptsFlushed, UnknownPrice
 from billing.limits.admission import REDIS_ERRORS, Admission
 from billing.limits.ticket import Admitted, HoldTerms, RateInfo, Ticket
 from billing.prices import PriceBook, Rates
+from redis.asyncio import Redis
+
 from cache.store import STORE_TROUBLE, ExactLookup, ExactResult, Put, RedisStore
 from gateway.booking import Booking, Ending
 from gateway.calls import Call, Counts
@@ -206,9 +205,7 @@ class Governor:
             if model in rates:
                 continue
             try:
-                rates[model] = await self._prices.rates(
-                    call.principal.tenant_id, model, service_tier=call.service_tier
-                )
+                rates[model] = await self._prices.rates(call.principal.tenant_id, model, service_tier=call.service_tier)
             except UnknownPrice as exc:
                 missing = exc
                 plan.remove(target)
@@ -268,14 +265,14 @@ class Governor:
         try:
             victims = entry.parse(replies)
             if victims:
-                await self._store.remove(entry.keys, victims)
+                await self._store.remove(entry.keys, victims)  # type: ignore[attr-defined]
         except STORE_TROUBLE as exc:
             log.warning("an answer was not stored: %s", type(exc).__name__)
 
     async def book_hit(self, admitted: AdmittedCall, call: Call, route: Route, saved: Counts, ending: Ending) -> None:
         """A row for an answer that cost nothing, with what it saved. Raises: LedgerUnavailable."""
         rates = await self._saved_rates(admitted.ticket, call)
-        await self._booking.hit(admitted.ticket, call, route, rates, saved, ending)
+        await self._booking.hit(admitted.ticket, call, route, rates=rates, saved=saved, ending=ending)
 
     async def _saved_rates(self, ticket: Ticket, call: Call) -> Rates | None:
         try:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from billing.principal import Principal
 from litestar import Request
 
-from billing.principal import Principal
 from cache.request import CacheControl
 from engine.types import SamplingParams
 from gateway.attribution import attribution_of
@@ -91,7 +91,5 @@ def _positive(text: str, name: str, limit: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= limit:  # refuses NaN too
-        raise InvalidRequest(
-            f"Invalid header '{name}': expected a number above 0 and at most {limit:g}.", param=name
-        )
+        raise InvalidRequest(f"Invalid header '{name}': expected a number above 0 and at most {limit:g}.", param=name)
     return value

@@ -112,7 +112,9 @@ class _EngineCollector(Collector):
         stats = self._stats()
         if stats is None:
             return
-        used = 1 - (stats.kv_blocks_free + stats.kv_blocks_cached) / stats.kv_blocks_total if stats.kv_blocks_total else 0
+        used = (
+            1 - (stats.kv_blocks_free + stats.kv_blocks_cached) / stats.kv_blocks_total if stats.kv_blocks_total else 0
+        )
         gauges = {
             "vllm:num_requests_running": stats.num_running,
             "vllm:num_requests_waiting": stats.num_waiting,
@@ -137,9 +139,7 @@ class _EngineCollector(Collector):
             success.add_metric([self._model, reason], count)
         yield success
 
-    def _families(
-        self, gauges: Iterable[tuple[str, float]], counters: Iterable[tuple[str, float]]
-    ) -> Iterator[Metric]:
+    def _families(self, gauges: Iterable[tuple[str, float]], counters: Iterable[tuple[str, float]]) -> Iterator[Metric]:
         for name, value in gauges:
             gauge = GaugeMetricFamily(name, "of the engine", labels=["model_name"])
             gauge.add_metric([self._model], value)

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+from billing.ids import new_id
+from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from billing.ids import new_id
 from gateway.metrics import Metrics
 
 log = logging.getLogger("gateway.access")
@@ -38,7 +39,7 @@ class RequestContext:
         self._new_request_id = new_request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
         exchange = _HttpExchange(scope, send, self._new_request_id())
@@ -74,13 +75,13 @@ class _HttpExchange:
         self.begun = time.perf_counter()
         self.status = 499  # what it stays at when nothing was ever sent
         self.request_id = request_id
-        self.method = cast(str, scope["method"])
+        self.method = str(cast(dict[str, Any], scope)["method"])
         self._send = send
-        self._state = cast(dict[str, Any], scope.setdefault("state", {}))
+        self._state: dict[str, Any] = scope.setdefault("state", {})
         self._state["request_id"] = request_id
         self._is_head = self.method == "HEAD"
         if self._is_head:
-            scope["method"] = "GET"  # type: ignore[typeddict-unknown-key]
+            cast(dict[str, Any], scope)["method"] = "GET"
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

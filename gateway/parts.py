@@ -1,4 +1,4 @@
-"""Everything a running gateway is made of, started in order and closed in reverse: what `create_app`'s lifespan holds."""
+"""Everything a running gateway is made of, started in order and closed in reverse; the application's lifespan holds it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import cast
 
 import msgspec
 import sqlalchemy as sa
-from redis.asyncio import Redis
-
 from billing.auth import Authenticator
 from billing.bus import ChangeBus
 from billing.db import Database
@@ -26,16 +24,17 @@ from billing.limits.stage import load_scripts
 from billing.prices import PriceBook
 from billing.secrets import ServerSecret
 from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec
-from cache.errors import EmbedderUnavailable
 from cache.flat_index import FlatIndex
-from cache.policy import CachePolicy
 from cache.semantic import SemanticCache
+from redis.asyncio import Redis
+
+from cache.errors import EmbedderUnavailable
+from cache.policy import CachePolicy
 from cache.store import RedisStore
 from engine.client import EngineClient
 from gateway.answers import ResponseCache
 from gateway.background import Background
 from gateway.booking import Booking
-from gateway.breaker import CircuitBreaker
 from gateway.chat_calls import ChatCalls
 from gateway.completion_calls import CompletionCalls
 from gateway.constraints import Constrainer
@@ -102,9 +101,11 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         background = Background()
         router = Router(RouteTable({}))
 
-        admission, ledger, prices, authenticator = await _billing(settings, secret, db, redis, bus, stack)
+        admission, ledger, prices, authenticator = await _billing(
+            settings, stack, secret=secret, db=db, redis=redis, bus=bus
+        )
         engine = overrides.engine or _engine(settings)
-        embedder, (text_model, _) = await _started(settings, overrides, engine, stack)
+        embedder, text_model = await _started(settings, overrides, engine, stack)
         cache, store = await _cache(settings, cache_redis, embedder)
         governor = Governor(
             admission=admission,
@@ -117,7 +118,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         )
         texts = Texts({text_model.info.name: text_model}, fallback=text_model)
         stack.callback(texts.close)
-        router.replace(build_table({}, _upstreams(overrides, engine, embedder, settings, secret), _breakers()))
+        router.replace(build_table({}, _upstreams(overrides, engine, embedder, settings, secret), {}))
         pipeline = Pipeline(governor=governor, cache=cache, router=router, metrics=metrics, background=background)
         stack.push_async_callback(pipeline.flights.close)
         constrainer = Constrainer()
@@ -127,7 +128,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             optional={"limits_redis": lambda: cast(Awaitable[object], redis.ping())},
         )
         metrics.watch_engine(engine.model.name, lambda: probe.last_stats)
-        _watch(background, probe, authenticator, stack)
+        _watch(probe, authenticator, stack)
         stack.push_async_callback(_drain, settings, probe, engine, background)
         yield Parts(
             settings=settings,
@@ -158,7 +159,13 @@ def _redis(url: str, stack: AsyncExitStack) -> Redis:
 
 
 async def _billing(
-    settings: Settings, secret: ServerSecret, db: Database, redis: Redis, bus: ChangeBus, stack: AsyncExitStack
+    settings: Settings,
+    stack: AsyncExitStack,
+    *,
+    secret: ServerSecret,
+    db: Database,
+    redis: Redis,
+    bus: ChangeBus,
 ) -> tuple[Admission, LedgerWriter, PriceBook, Authenticator]:
     journal = Journal(settings.data_path / "journal")
     stack.push_async_callback(journal.close)
@@ -190,25 +197,21 @@ def _engine(settings: Settings) -> EngineClient:
 
 async def _started(
     settings: Settings, overrides: Overrides, engine: EngineClient, stack: AsyncExitStack
-) -> tuple[Embedder | None, tuple[TextModel, None]]:
+) -> tuple[Embedder | None, TextModel]:
     """Engine and embedder load side by side: each takes seconds."""
 
     async def start_engine() -> TextModel:
         await engine.start()
         stack.push_async_callback(engine.close)
-        return overrides.text_model or await asyncio.to_thread(TextModel.from_info, engine.model)
+        if overrides.text_model is not None:
+            return overrides.text_model
+        return await asyncio.to_thread(TextModel.from_info, engine.model)
 
     async def start_embedder() -> Embedder | None:
-        if overrides.embedder is not None or not _wants_embedder(settings):
-            return overrides.embedder
-        return await _embedder(settings, stack)
+        return overrides.embedder or await _embedder(settings, stack)
 
     text_model, embedder = await asyncio.gather(start_engine(), start_embedder())
-    return embedder, (text_model, None)
-
-
-def _wants_embedder(settings: Settings) -> bool:
-    return settings.embedder_mode != "off"
+    return embedder, text_model
 
 
 async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
@@ -239,9 +242,7 @@ async def _cache(
     if embedder is None or not settings.semantic_cache_enabled:
         return ResponseCache(store, None, policy, deadline_s=deadline_s), store
     semantic = SemanticCache(store, FlatIndex(redis, dims=embedder.dims), embedder)
-    cache = ResponseCache(
-        store, semantic, policy, embedder_fingerprint=embedder.fingerprint, deadline_s=deadline_s
-    )
+    cache = ResponseCache(store, semantic, policy, embedder_fingerprint=embedder.fingerprint, deadline_s=deadline_s)
     return cache, store
 
 
@@ -259,16 +260,12 @@ def embedding_model_name(settings: Settings) -> str:
     return Path(settings.embedder).name if settings.embedder else "all-MiniLM-L6-v2"
 
 
-def _breakers() -> dict[str, CircuitBreaker]:
-    return {}
-
-
 async def _ping_database(db: Database) -> None:
     async with db.read() as session:
         await session.execute(sa.text("SELECT 1"))
 
 
-def _watch(background: Background, probe: Probe, authenticator: Authenticator, stack: AsyncExitStack) -> None:
+def _watch(probe: Probe, authenticator: Authenticator, stack: AsyncExitStack) -> None:
     """Periodic work, ended before anything it uses is closed."""
 
     async def flush_last_used() -> None:
@@ -299,5 +296,3 @@ async def _drain(settings: Settings, probe: Probe, engine: EngineClient, backgro
     if left:
         log.error("%d background tasks were still running when the drain time was over", left)
 
-
-Provider = Callable[[Parts], object]

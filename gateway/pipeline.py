@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
+from billing.tables import EntryStatus
 from msgspec import UnsetType
 
-from billing.tables import EntryStatus
 from cache.errors import LeaderFailed
 from cache.outcome import Outcome, Reason
 from cache.single_flight import SingleFlight
@@ -168,12 +168,13 @@ class Exchange:
                         if not flight.leader and _finishes(served.pieces):
                             await self._book_hit(admitted, served.counts)
                         yield self._seen(served)
-                    return
                 except LeaderFailed as exc:
                     if exc.delivered or flight.leader:
                         raise
                     # Nothing was shown yet: this request can still be answered by a generation of its own.
                     self._say(Outcome.MISS, Reason.ABSENT)
+                else:
+                    return
 
     def _seen(self, served: Served) -> list[Piece]:
         self.counts = served.counts

@@ -120,7 +120,7 @@ class EventStream(ASGIResponse):
         self._on_error = on_error
         self._last_sent = 0.0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         pump = asyncio.ensure_future(self._pump(send))
         watch = asyncio.ensure_future(self._watch(receive, send))
         try:

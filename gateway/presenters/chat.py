@@ -37,7 +37,7 @@ class ChatPresenter:
         self._continuous_usage = bool(options and options.continuous_usage_stats)
         self._top = request.top_logprobs or 0
         self._token_ids = bool(request.return_token_ids)
-        self._tier: str | UnsetType = request.service_tier and exchange.call.service_tier or UNSET
+        self._tier: str | UnsetType = (request.service_tier and exchange.call.service_tier) or UNSET
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """SSE frames: a role chunk per choice in order, deltas, one finish chunk per choice, usage, [DONE]."""

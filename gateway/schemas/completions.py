@@ -87,7 +87,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     text: str
     finish_reason: str | None
     logprobs: CompletionLogprobs | None = None
-    stop_reason: str | int | None | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -101,5 +101,5 @@ class Completion(msgspec.Struct, kw_only=True):
     choices: list[CompletionChoice]
     object: Literal["text_completion"] = "text_completion"
     system_fingerprint: str | None = None
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
     weir: WeirNote | UnsetType = UNSET

@@ -1,0 +1,183 @@
+"""A whole gateway over real Redis and SQLite with a scripted engine, spoken to over ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import sqlalchemy as sa
+from litestar import Litestar
+
+from billing import db as billing_db
+from billing import keys, prices, tenants
+from billing.limits import rules
+from billing.principal import Actor
+from billing.tables import LedgerEntry
+from gateway.app import create_app
+from gateway.embedded_redis import EmbeddedRedis
+from gateway.parts import Overrides, Parts
+from gateway.settings import Settings
+from tests.gateway.fakes import ScriptedEngine, WordEmbedder, text_model
+
+OPERATOR = Actor.operator()
+INPUT_NANO, CACHED_NANO, OUTPUT_NANO = 1_000_000_000, 100_000_000, 2_000_000_000  # $1, $0.1 and $2 a million tokens
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Valkey on a Unix socket, once a session; every gateway gets a database of its own by key names."""
+    server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty, migrated SQLite file to copy: migrating takes longer than most tests."""
+    path = tmp_path_factory.mktemp("sql") / "weir.db"
+    asyncio.run(billing_db.upgrade(f"sqlite+aiosqlite:///{path}"))
+    return path
+
+
+class Tenant(msgspec.Struct):
+    """One tenant with a project and a key."""
+
+    id: str
+    project_id: str
+    key_id: str
+    key: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.key}"}
+
+
+class Gateway:
+    """A running application with a client, and shortcuts to what tests set up and read."""
+
+    def __init__(self, app: Litestar, engine: ScriptedEngine, client: httpx.AsyncClient) -> None:
+        self.app = app
+        self.engine = engine
+        self.client = client
+        self.tenant: Tenant
+
+    @property
+    def parts(self) -> Parts:
+        parts: Parts = self.app.state.parts
+        return parts
+
+    async def add_tenant(self, slug: str, **key_options: Any) -> Tenant:
+        """A tenant, its project and a key."""
+        async with self.parts.db.begin() as session:
+            tenant = await tenants.create_tenant(session, OPERATOR, slug=slug)
+            project = await tenants.create_project(session, OPERATOR, tenant=tenant.id, slug="app")
+            made = await keys.create_key(
+                session, OPERATOR, self.parts.secret, project.id, tenant=tenant.id, name="test", **key_options
+            )
+        return Tenant(tenant.id, project.id, made.key.id, made.plaintext)
+
+    async def set_limit(self, tenant: Tenant, quota: str, hard: int, **options: Any) -> None:
+        async with self.parts.db.begin() as session:
+            await rules.set_limit(
+                session, OPERATOR, scope_kind="tenant", scope_id=tenant.id, quota=quota, hard=hard, **options
+            )
+
+    async def set_price(self, model: str, **options: Any) -> None:
+        async with self.parts.db.begin() as session:
+            await prices.set_price(
+                session,
+                OPERATOR,
+                model=model,
+                input_nano=INPUT_NANO,
+                cached_input_nano=CACHED_NANO,
+                output_nano=OUTPUT_NANO,
+                **options,
+            )
+
+    async def ledger(self) -> list[LedgerEntry]:
+        """All rows, oldest first, once everything in flight is settled."""
+        await self.parts.background.drain(5)
+        await self.parts.ledger.replay()
+        async with self.parts.db.read() as session:
+            return list(await session.scalars(sa.select(LedgerEntry).order_by(LedgerEntry.id)))
+
+    async def post(self, path: str, body: Any, tenant: Tenant | None = None, **headers: str) -> httpx.Response:
+        """A JSON POST with the tenant's key; names of headers with underscores for hyphens."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        return await self.client.post(
+            path,
+            content=content,
+            headers={"content-type": "application/json", **(tenant or self.tenant).headers, **sent},
+        )
+
+    async def chat(self, content: str = "hi", *, tenant: Tenant | None = None, **fields: Any) -> httpx.Response:
+        body = {"model": "m", "messages": [{"role": "user", "content": content}], **fields}
+        return await self.post("/v1/chat/completions", body, tenant)
+
+    async def complete(self, prompt: Any = "once", **fields: Any) -> httpx.Response:
+        return await self.post("/v1/completions", {"model": "m", "prompt": prompt, **fields})
+
+
+StartGateway = Callable[..., Awaitable[Gateway]]
+
+
+@asynccontextmanager
+async def _started(app: Litestar) -> AsyncIterator[None]:
+    async with app.lifespan():
+        yield
+
+
+@pytest.fixture
+async def start_gateway(tmp_path: Path, redis_url: str, migrated: Path) -> AsyncIterator[StartGateway]:
+    """Starts gateways that are stopped at the test's end. Settings' fields and an engine may be given."""
+    async with AsyncExitStack() as stack:
+        count = 0
+
+        async def start(engine: ScriptedEngine | None = None, **fields: Any) -> Gateway:
+            nonlocal count
+            count += 1
+            folder = tmp_path / f"gateway{count}"
+            folder.mkdir()
+            (folder / "weir.db").write_bytes(migrated.read_bytes())
+            overrides = Overrides(
+                engine=engine or ScriptedEngine(),
+                embedder=fields.pop("embedder", WordEmbedder()),
+                text_model=fields.pop("text_model", None) or text_model(),
+                upstreams=fields.pop("upstreams", ()),
+            )
+            settings = Settings(data_dir=str(folder), redis_url=redis_url, **fields)
+            app = create_app(settings, overrides)
+            await stack.enter_async_context(_started(app))
+            transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)  # type: ignore[arg-type]
+            client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://weir"))
+            assert isinstance(overrides.engine, ScriptedEngine)
+            gateway = Gateway(app, overrides.engine, client)
+            await gateway.set_price("m")
+            await gateway.set_price("all-MiniLM-L6-v2")
+            gateway.tenant = await gateway.add_tenant("acme")
+            return gateway
+
+        yield start
+
+
+@pytest.fixture
+async def gateway(start_gateway: StartGateway) -> Gateway:
+    """One gateway with the default script."""
+    return await start_gateway()
+
+
+def frames(response: httpx.Response) -> list[Any]:
+    """The decoded `data:` frames of a stream that must end with [DONE]."""
+    text = response.text
+    assert text.endswith("data: [DONE]\n\n")
+    payloads = [block.removeprefix("data: ") for block in text.split("\n\n") if block.startswith("data: ")]
+    assert payloads.pop() == "[DONE]"
+    return [msgspec.json.decode(payload) for payload in payloads]
