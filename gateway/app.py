@@ -42,7 +42,7 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
         async with running(settings, overrides or Overrides(), metrics) as parts:
             app.state.parts = parts
-            app.state.authenticator = parts.authenticator
+            app.state.authenticator = parts.billing.auth
             app.state.started_at = int(time.time())
             yield
 
@@ -72,7 +72,7 @@ def _dependencies(settings: Settings, metrics: Metrics) -> dict[str, Provide]:
         return provide
 
     names = (
-        "pipeline", "chat_calls", "completion_calls", "embedding_calls", "router", "texts", "probe", "db", "secret",
+        "pipeline", "chat_calls", "completion_calls", "embedding_calls", "router", "texts", "probe", "billing",
     )  # fmt: skip
     provided = {name: Provide(of_parts(name), sync_to_thread=False) for name in names}
     provided["settings"] = Provide(lambda: settings, sync_to_thread=False)

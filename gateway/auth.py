@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from billing.errors import AuthError, AuthUnavailable, Forbidden
-from billing.principal import Principal, Scope
 from litestar.connection import ASGIConnection
 from litestar.handlers.base import BaseRouteHandler
 
+from billing.errors import AuthError, AuthUnavailable, Forbidden
+from billing.principal import Principal, Scope
 from gateway.errors import PermissionDenied, Unauthenticated, Unavailable
 
 MAX_KEY_CHARS = 512

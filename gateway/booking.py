@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+
 from billing.entry import Entry
 from billing.ledger import LedgerWriter
 from billing.limits.ticket import Ticket
 from billing.prices import PriceBook, Rates, TokenCounts
 from billing.tables import EntryStatus
-
 from gateway.calls import Call, Counts
 from gateway.routing import Route, Target
 

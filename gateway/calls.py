@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
-from billing.principal import Principal
 
+from billing.principal import Principal
 from cache.request import CacheControl
 from engine.types import Priority, SamplingParams, TokenLogprob
 

@@ -268,8 +268,8 @@ def unknown_fields(raw: bytes, type_: type[msgspec.Struct]) -> list[str]:
     return [clip(key) for key in keys if key not in known][:MAX_WARNED_FIELDS]
 
 
-class JSONBody(AbstractDTO[T]):
-    """Litestar's hook for a body: `@post(..., dto=JSONBody[ChatRequest])` with `data: ChatRequest`.
+class BodyDTO(AbstractDTO[T]):
+    """Litestar's hook for a body: `@post(..., dto=BodyDTO[ChatRequest])` with `data: JSONBody[ChatRequest]`.
 
     Checks the content type (a browser's text/plain would come without a preflight), the depth, and decodes. The
     schema in the OpenAPI document is the struct's own. Unknown top-level fields are left in the connection's state
@@ -307,7 +307,10 @@ class JSONBody(AbstractDTO[T]):
 
     @classmethod
     def create_openapi_schema(
-        cls, field_definition: FieldDefinition, handler_id: str, schema_creator: Any  # noqa: ARG003
+        cls,
+        field_definition: FieldDefinition,
+        handler_id: str,  # noqa: ARG003
+        schema_creator: Any,
     ) -> Reference | Schema:
         schema: Reference | Schema = schema_creator.for_field_definition(field_definition)
         return schema

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
+from redis.asyncio import Redis
+
 from billing.errors import HoldLost, QuotaDenied, ScriptsFlushed, UnknownPrice
 from billing.limits.admission import REDIS_ERRORS, Admission
 from billing.limits.ticket import Admitted, HoldTerms, RateInfo, Ticket
 from billing.prices import PriceBook, Rates
-from redis.asyncio import Redis
-
 from cache.store import STORE_TROUBLE, ExactLookup, ExactResult, Put, RedisStore
 from gateway.booking import Booking, Ending
 from gateway.calls import Call, Counts

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from billing.principal import Principal
 from litestar import Request
 
+from billing.principal import Principal
 from cache.request import CacheControl
 from engine.types import SamplingParams
 from gateway.attribution import attribution_of

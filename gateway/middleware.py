@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-from billing.ids import new_id
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from billing.ids import new_id
 from gateway.metrics import Metrics
 
 log = logging.getLogger("gateway.access")

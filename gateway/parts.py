@@ -1,9 +1,8 @@
-"""Everything a running gateway is made of, started in order and closed in reverse; the application's lifespan holds it."""
+"""Everything a running gateway is made of, started in order and closed in reverse by the application's lifespan."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -13,21 +12,13 @@ from typing import cast
 
 import msgspec
 import sqlalchemy as sa
-from billing.auth import Authenticator
-from billing.bus import ChangeBus
-from billing.db import Database
-from billing.journal import Journal
-from billing.ledger import LedgerWriter
-from billing.limits.admission import Admission
-from billing.limits.policy import PolicyStore
-from billing.limits.stage import load_scripts
-from billing.prices import PriceBook
-from billing.secrets import ServerSecret
 from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec
 from cache.flat_index import FlatIndex
 from cache.semantic import SemanticCache
 from redis.asyncio import Redis
 
+from billing.secrets import ServerSecret
+from billing.service import Billing, BillingSettings
 from cache.errors import EmbedderUnavailable
 from cache.policy import CachePolicy
 from cache.store import RedisStore
@@ -44,7 +35,7 @@ from gateway.health import Probe
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
 from gateway.prompts import TextModel
-from gateway.routing import Router, RouteTable, build_table
+from gateway.routing import Router, build_table
 from gateway.settings import Settings
 from gateway.texts import Texts
 from gateway.upstreams.base import Upstream
@@ -53,7 +44,6 @@ from gateway.upstreams.local import LocalUpstream
 
 log = logging.getLogger(__name__)
 
-FLUSH_LAST_USED_S = 60.0
 MAX_REDIS_CONNECTIONS = 256
 
 
@@ -70,13 +60,7 @@ class Parts(msgspec.Struct, kw_only=True):
     """What handlers are given."""
 
     settings: Settings
-    db: Database
-    secret: ServerSecret
-    bus: ChangeBus
-    authenticator: Authenticator
-    admission: Admission
-    ledger: LedgerWriter
-    prices: PriceBook
+    billing: Billing
     router: Router
     texts: Texts
     pipeline: Pipeline
@@ -92,25 +76,19 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
     """Starts every part; leaving the context drains and closes them. Raises: whatever a part cannot start with."""
     async with AsyncExitStack() as stack:
         secret = await asyncio.to_thread(ServerSecret.load, settings.effective_secret_file)
-        db = Database(settings.effective_database_url)
-        stack.push_async_callback(db.close)
         redis = _redis(settings.redis_url, stack)
         cache_redis = _redis(settings.cache_redis_url, stack) if settings.cache_redis_url else redis
-        bus = ChangeBus(redis)
-        db.publish = bus.publish
+        billing = Billing(_billing_settings(settings), redis, secret)
+        await billing.start()
+        stack.push_async_callback(billing.stop)
         background = Background()
-        router = Router(RouteTable({}))
-
-        admission, ledger, prices, authenticator = await _billing(
-            settings, stack, secret=secret, db=db, redis=redis, bus=bus
-        )
         engine = overrides.engine or _engine(settings)
         embedder, text_model = await _started(settings, overrides, engine, stack)
         cache, store = await _cache(settings, cache_redis, embedder)
         governor = Governor(
-            admission=admission,
-            prices=prices,
-            booking=Booking(ledger, prices),
+            admission=billing.admission,
+            prices=billing.prices,
+            booking=Booking(billing.ledger, billing.prices),
             limits_redis=redis,
             store=store,
             metrics=metrics,
@@ -118,27 +96,22 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         )
         texts = Texts({text_model.info.name: text_model}, fallback=text_model)
         stack.callback(texts.close)
-        router.replace(build_table({}, _upstreams(overrides, engine, embedder, settings, secret), {}))
+        router = Router(build_table({}, _upstreams(overrides, engine, embedder, settings, secret), {}))
         pipeline = Pipeline(governor=governor, cache=cache, router=router, metrics=metrics, background=background)
         stack.push_async_callback(pipeline.flights.close)
         constrainer = Constrainer()
         probe = Probe(
             engine,
-            required={"database": lambda: _ping_database(db)},
+            required={"database": lambda: _ping_database(billing)},
             optional={"limits_redis": lambda: cast(Awaitable[object], redis.ping())},
         )
         metrics.watch_engine(engine.model.name, lambda: probe.last_stats)
-        _watch(probe, authenticator, stack)
+        watching = asyncio.create_task(probe.watch_engine(), name="engine-stats")
+        stack.push_async_callback(_ended, watching)
         stack.push_async_callback(_drain, settings, probe, engine, background)
         yield Parts(
             settings=settings,
-            db=db,
-            secret=secret,
-            bus=bus,
-            authenticator=authenticator,
-            admission=admission,
-            ledger=ledger,
-            prices=prices,
+            billing=billing,
             router=router,
             texts=texts,
             pipeline=pipeline,
@@ -158,35 +131,13 @@ def _redis(url: str, stack: AsyncExitStack) -> Redis:
     return redis
 
 
-async def _billing(
-    settings: Settings,
-    stack: AsyncExitStack,
-    *,
-    secret: ServerSecret,
-    db: Database,
-    redis: Redis,
-    bus: ChangeBus,
-) -> tuple[Admission, LedgerWriter, PriceBook, Authenticator]:
-    journal = Journal(settings.data_path / "journal")
-    stack.push_async_callback(journal.close)
-    ledger = LedgerWriter(db, journal)
-    ledger.start()
-    stack.push_async_callback(ledger.stop)
-    prices = PriceBook(db, bus=bus)
-    authenticator = Authenticator(db, secret, bus=bus)
-    admission = Admission(
-        redis,
-        PolicyStore(db, bus=bus),
-        db,
-        replicas=lambda: settings.replicas,
-        deadline_s=settings.redis_deadline_ms / 1000,
+def _billing_settings(settings: Settings) -> BillingSettings:
+    return BillingSettings(
+        database_url=settings.effective_database_url,
+        journal=settings.data_path / "journal",
+        replicas=settings.replicas,
+        redis_deadline_s=settings.redis_deadline_ms / 1000,
     )
-    await load_scripts(redis)
-    bus.start()
-    stack.push_async_callback(bus.stop)
-    admission.start()
-    stack.push_async_callback(admission.stop)
-    return admission, ledger, prices, authenticator
 
 
 def _engine(settings: Settings) -> EngineClient:
@@ -260,31 +211,14 @@ def embedding_model_name(settings: Settings) -> str:
     return Path(settings.embedder).name if settings.embedder else "all-MiniLM-L6-v2"
 
 
-async def _ping_database(db: Database) -> None:
-    async with db.read() as session:
+async def _ping_database(billing: Billing) -> None:
+    async with billing.db.read() as session:
         await session.execute(sa.text("SELECT 1"))
 
 
-def _watch(probe: Probe, authenticator: Authenticator, stack: AsyncExitStack) -> None:
-    """Periodic work, ended before anything it uses is closed."""
-
-    async def flush_last_used() -> None:
-        while True:
-            await asyncio.sleep(FLUSH_LAST_USED_S)
-            with contextlib.suppress(sa.exc.SQLAlchemyError, OSError):
-                await authenticator.flush_last_used()
-
-    tasks = [
-        asyncio.create_task(probe.watch_engine(), name="engine-stats"),
-        asyncio.create_task(flush_last_used(), name="last-used"),
-    ]
-
-    async def stop() -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    stack.push_async_callback(stop)
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _drain(settings: Settings, probe: Probe, engine: EngineClient, background: Background) -> None:
@@ -295,4 +229,3 @@ async def _drain(settings: Settings, probe: Probe, engine: EngineClient, backgro
     left = await background.drain(max(1.0, settings.drain_timeout_s - (time.monotonic() - begun)))
     if left:
         log.error("%d background tasks were still running when the drain time was over", left)
-

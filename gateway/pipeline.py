@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
-from billing.tables import EntryStatus
 from msgspec import UnsetType
 
+from billing.tables import EntryStatus
 from cache.errors import LeaderFailed
 from cache.outcome import Outcome, Reason
 from cache.single_flight import SingleFlight

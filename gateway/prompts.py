@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from engine.chat_template import ChatTemplate
 
+from engine.chat_template import ChatTemplate
 from engine.errors import InvalidRequest as EngineInvalidRequest
 from engine.tokenizer import Tokenizer
 from engine.types import ModelInfo

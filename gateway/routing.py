@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Literal
 
 import msgspec
-from billing.principal import Principal
 from msgspec import Meta
 
+from billing.principal import Principal
 from gateway.breaker import CircuitBreaker
 from gateway.errors import ModelNotFound, UpstreamUnavailable
 from gateway.upstreams.base import Upstream

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Controller, Request, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
 from gateway.auth import requires_key
@@ -12,7 +14,7 @@ from gateway.calls import Endpoint
 from gateway.chat_calls import ChatCalls
 from gateway.controllers.common import plain_answer, streamed_answer
 from gateway.controllers.responses_spec import CHAT_RESPONSES
-from gateway.decoding import JSONBody
+from gateway.decoding import BodyDTO
 from gateway.intake import Intake
 from gateway.pipeline import Pipeline
 from gateway.presenters.chat import ChatPresenter
@@ -31,7 +33,7 @@ class ChatController(Controller):
         "/completions",
         operation_id="CreateChatCompletion",
         summary="Answer a chat",
-        dto=JSONBody[ChatRequest],
+        dto=BodyDTO[ChatRequest],
         return_dto=None,
         status_code=200,
         responses=CHAT_RESPONSES,
@@ -39,10 +41,10 @@ class ChatController(Controller):
     async def create_completion(
         self,
         request: Request[Any, Any, Any],
-        data: ChatRequest,
-        pipeline: Pipeline,
-        chat_calls: ChatCalls,
-        settings: Settings,
+        data: JSONBody[ChatRequest],
+        pipeline: NamedDependency[Pipeline],
+        chat_calls: NamedDependency[ChatCalls],
+        settings: NamedDependency[Settings],
     ) -> ASGIResponse:
         """Raises: InvalidRequest (400), ModelNotFound (404), RateLimited and QuotaExceeded (429), Unavailable (503)."""
         intake = Intake(request, Endpoint.CHAT, data, timeout_s=settings.request_timeout_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Controller, Request, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
 from gateway.auth import requires_key
@@ -12,7 +14,7 @@ from gateway.calls import Endpoint
 from gateway.completion_calls import CompletionCalls
 from gateway.controllers.common import plain_answer, streamed_answer
 from gateway.controllers.responses_spec import COMPLETION_RESPONSES
-from gateway.decoding import JSONBody
+from gateway.decoding import BodyDTO
 from gateway.intake import Intake
 from gateway.pipeline import Pipeline
 from gateway.presenters.completions import CompletionPresenter
@@ -30,7 +32,7 @@ class CompletionController(Controller):
     @post(
         operation_id="CreateCompletion",
         summary="Continue one or several texts",
-        dto=JSONBody[CompletionRequest],
+        dto=BodyDTO[CompletionRequest],
         return_dto=None,
         status_code=200,
         responses=COMPLETION_RESPONSES,
@@ -38,10 +40,10 @@ class CompletionController(Controller):
     async def create_completion(
         self,
         request: Request[Any, Any, Any],
-        data: CompletionRequest,
-        pipeline: Pipeline,
-        completion_calls: CompletionCalls,
-        settings: Settings,
+        data: JSONBody[CompletionRequest],
+        pipeline: NamedDependency[Pipeline],
+        completion_calls: NamedDependency[CompletionCalls],
+        settings: NamedDependency[Settings],
     ) -> ASGIResponse:
         """Raises: InvalidRequest (400), ModelNotFound (404), RateLimited and QuotaExceeded (429), Unavailable (503)."""
         intake = Intake(request, Endpoint.COMPLETIONS, data, timeout_s=settings.request_timeout_s)

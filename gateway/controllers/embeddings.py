@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Controller, Request, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
 from gateway.auth import requires_key
 from gateway.calls import Endpoint
 from gateway.controllers.responses_spec import EMBEDDING_RESPONSES
-from gateway.decoding import JSONBody
+from gateway.decoding import BodyDTO
 from gateway.embedding_calls import EmbeddingCalls
 from gateway.intake import Intake
 from gateway.routing import Router
@@ -30,7 +32,7 @@ class EmbeddingController(Controller):
     @post(
         operation_id="CreateEmbedding",
         summary="Embed one or several texts",
-        dto=JSONBody[EmbeddingRequest],
+        dto=BodyDTO[EmbeddingRequest],
         return_dto=None,
         status_code=200,
         responses=EMBEDDING_RESPONSES,
@@ -38,10 +40,10 @@ class EmbeddingController(Controller):
     async def create_embedding(
         self,
         request: Request[Any, Any, Any],
-        data: EmbeddingRequest,
-        router: Router,
-        embedding_calls: EmbeddingCalls | None,
-        settings: Settings,
+        data: JSONBody[EmbeddingRequest],
+        router: NamedDependency[Router],
+        embedding_calls: NamedDependency[EmbeddingCalls | None],
+        settings: NamedDependency[Settings],
     ) -> ASGIResponse:
         """Raises: InvalidRequest (400), ModelNotFound (404), RateLimited and QuotaExceeded (429), Unavailable (503)."""
         intake = Intake(request, Endpoint.EMBEDDINGS, data, timeout_s=settings.request_timeout_s)

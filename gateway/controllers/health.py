@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Controller, MediaType, Request, Response, get
+from litestar.di import NamedDependency
 
 from gateway import __version__
 from gateway.health import HealthReport, Probe
@@ -17,13 +18,13 @@ class HealthController(Controller):
     tags = ("Operations",)
 
     @get(["/health", "/ping"], operation_id="Health", summary="Is this process alive and its engine turning?")
-    async def health(self, probe: Probe) -> Response[HealthReport]:
+    async def health(self, probe: NamedDependency[Probe]) -> Response[HealthReport]:
         """200 while the process lives and its engine is not hung or dead; 503 otherwise."""
         report = await probe.alive()
         return Response(report, status_code=200 if report.ok else 503)
 
     @get("/ready", operation_id="Ready", summary="Should traffic be sent here?")
-    async def ready(self, probe: Probe) -> Response[HealthReport]:
+    async def ready(self, probe: NamedDependency[Probe]) -> Response[HealthReport]:
         """503 while starting and draining, and when SQL cannot be reached."""
         report = await probe.ready()
         return Response(report, status_code=200 if report.ok else 503)
@@ -39,5 +40,5 @@ class MetricsController(Controller):
     tags = ("Operations",)
 
     @get("/metrics", operation_id="Metrics", summary="Prometheus metrics", media_type=MediaType.TEXT)
-    async def metrics(self, request: Request[Any, Any, Any], metrics: Metrics) -> Response[bytes]:  # noqa: ARG002
+    async def metrics(self, request: Request[Any, Any, Any], metrics: NamedDependency[Metrics]) -> Response[bytes]:  # noqa: ARG002
         return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Controller, Request, Response, get
+from litestar.di import NamedDependency
+from litestar.params import FromPath
 
 from gateway.auth import principal_of, requires_key
 from gateway.errors import ModelNotFound
@@ -21,14 +23,20 @@ class ModelController(Controller):
     guards = (requires_key,)
 
     @get(operation_id="ListModels", summary="List models")
-    async def list_models(self, request: Request[Any, Any, Any], router: Router, texts: Texts) -> Response[ModelList]:
+    async def list_models(
+        self, request: Request[Any, Any, Any], router: NamedDependency[Router], texts: NamedDependency[Texts]
+    ) -> Response[ModelList]:
         names = router.visible_names(principal_of(request))
         routes = [route for name in names if (route := router.table.get(name)) is not None]
         return Response(ModelList(data=[_card(route, texts, request.app.state.started_at) for route in routes]))
 
     @get("/{model:path}", operation_id="RetrieveModel", summary="Get one model")
     async def get_model(
-        self, request: Request[Any, Any, Any], model: str, router: Router, texts: Texts
+        self,
+        request: Request[Any, Any, Any],
+        model: FromPath[str],
+        router: NamedDependency[Router],
+        texts: NamedDependency[Texts],
     ) -> Response[ModelCard]:
         """Raises: ModelNotFound (404)."""
         name = model.lstrip("/")

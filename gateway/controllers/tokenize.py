@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from litestar import Controller, Request, Response, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody
 
 from gateway.auth import principal_of, requires_key
-from gateway.decoding import JSONBody
+from gateway.decoding import BodyDTO
 from gateway.errors import InvalidRequest
 from gateway.prompts import TextModel
 from gateway.routing import Router
@@ -26,12 +28,16 @@ class TokenizeController(Controller):
         ["/tokenize", "/v1/tokenize"],
         operation_id="Tokenize",
         summary="Text or messages to token ids",
-        dto=JSONBody[TokenizeRequest],
+        dto=BodyDTO[TokenizeRequest],
         return_dto=None,
         status_code=200,
     )
     async def tokenize(
-        self, request: Request[Any, Any, Any], data: TokenizeRequest, router: Router, texts: Texts
+        self,
+        request: Request[Any, Any, Any],
+        data: JSONBody[TokenizeRequest],
+        router: NamedDependency[Router],
+        texts: NamedDependency[Texts],
     ) -> Response[TokenizeResponse]:
         """Raises: InvalidRequest unless exactly one of `prompt` and `messages` is given; ModelNotFound."""
         model = _model(request, data.model, router, texts)
@@ -50,12 +56,16 @@ class TokenizeController(Controller):
         ["/detokenize", "/v1/detokenize"],
         operation_id="Detokenize",
         summary="Token ids to text",
-        dto=JSONBody[DetokenizeRequest],
+        dto=BodyDTO[DetokenizeRequest],
         return_dto=None,
         status_code=200,
     )
     async def detokenize(
-        self, request: Request[Any, Any, Any], data: DetokenizeRequest, router: Router, texts: Texts
+        self,
+        request: Request[Any, Any, Any],
+        data: JSONBody[DetokenizeRequest],
+        router: NamedDependency[Router],
+        texts: NamedDependency[Texts],
     ) -> Response[DetokenizeResponse]:
         """Raises: InvalidRequest for an id out of vocabulary; ModelNotFound."""
         model = _model(request, data.model, router, texts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from litestar import Litestar
+from redis.asyncio import Redis
 
 from billing import db as billing_db
 from billing import keys, prices, tenants
@@ -20,9 +22,9 @@ from billing.limits import rules
 from billing.principal import Actor
 from billing.tables import LedgerEntry
 from gateway.app import create_app
-from gateway.embedded_redis import EmbeddedRedis
 from gateway.parts import Overrides, Parts
 from gateway.settings import Settings
+from tests.billing.support import ValkeyProcess
 from tests.gateway.fakes import ScriptedEngine, WordEmbedder, text_model
 
 OPERATOR = Actor.operator()
@@ -30,12 +32,22 @@ INPUT_NANO, CACHED_NANO, OUTPUT_NANO = 1_000_000_000, 100_000_000, 2_000_000_000
 
 
 @pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Valkey on a Unix socket, once a session; every gateway gets a database of its own by key names."""
-    server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server.url
-    server.stop()
+def valkey() -> Iterator[ValkeyProcess]:
+    """A real Valkey on a Unix socket, once a session."""
+    with tempfile.TemporaryDirectory(prefix="weir-") as folder:  # a socket's path is short: not pytest's long one
+        server = ValkeyProcess(Path(folder))
+        server.start()
+        yield server
+        server.kill()
+
+
+@pytest.fixture
+async def redis_url(valkey: ValkeyProcess) -> str:
+    """Emptied before every test."""
+    client = Redis(unix_socket_path=valkey.socket)
+    await client.flushall()
+    await client.aclose()
+    return f"unix://{valkey.socket}"
 
 
 @pytest.fixture(scope="session")
@@ -75,22 +87,22 @@ class Gateway:
 
     async def add_tenant(self, slug: str, **key_options: Any) -> Tenant:
         """A tenant, its project and a key."""
-        async with self.parts.db.begin() as session:
+        async with self.parts.billing.db.begin() as session:
             tenant = await tenants.create_tenant(session, OPERATOR, slug=slug)
-            project = await tenants.create_project(session, OPERATOR, tenant=tenant.id, slug="app")
+            project = await tenants.create_project(session, OPERATOR, tenant.id, name="App")
             made = await keys.create_key(
-                session, OPERATOR, self.parts.secret, project.id, tenant=tenant.id, name="test", **key_options
+                session, OPERATOR, self.parts.billing.secret, project.id, name="test", **key_options
             )
         return Tenant(tenant.id, project.id, made.key.id, made.plaintext)
 
     async def set_limit(self, tenant: Tenant, quota: str, hard: int, **options: Any) -> None:
-        async with self.parts.db.begin() as session:
+        async with self.parts.billing.db.begin() as session:
             await rules.set_limit(
                 session, OPERATOR, scope_kind="tenant", scope_id=tenant.id, quota=quota, hard=hard, **options
             )
 
     async def set_price(self, model: str, **options: Any) -> None:
-        async with self.parts.db.begin() as session:
+        async with self.parts.billing.db.begin() as session:
             await prices.set_price(
                 session,
                 OPERATOR,
@@ -104,8 +116,8 @@ class Gateway:
     async def ledger(self) -> list[LedgerEntry]:
         """All rows, oldest first, once everything in flight is settled."""
         await self.parts.background.drain(5)
-        await self.parts.ledger.replay()
-        async with self.parts.db.read() as session:
+        await self.parts.billing.ledger.replay()
+        async with self.parts.billing.db.read() as session:
             return list(await session.scalars(sa.select(LedgerEntry).order_by(LedgerEntry.id)))
 
     async def post(self, path: str, body: Any, tenant: Tenant | None = None, **headers: str) -> httpx.Response:
@@ -131,8 +143,24 @@ StartGateway = Callable[..., Awaitable[Gateway]]
 
 @asynccontextmanager
 async def _started(app: Litestar) -> AsyncIterator[None]:
-    async with app.lifespan():
-        yield
+    """The lifespan in a task of its own: it must end in the task that began it, which a fixture does not promise."""
+    started, stop = asyncio.Event(), asyncio.Event()
+
+    async def live() -> None:
+        try:
+            async with app.lifespan():
+                started.set()
+                await stop.wait()
+        finally:
+            started.set()
+
+    task = asyncio.create_task(live())
+    await started.wait()
+    if task.done():
+        await task
+    yield
+    stop.set()
+    await task
 
 
 @pytest.fixture

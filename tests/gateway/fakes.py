@@ -74,7 +74,7 @@ class Script(msgspec.Struct, kw_only=True):
     `fail_at` raises `error` before that step; `gate` is waited for before step `gate_at`.
     """
 
-    steps: list[str] = ["Hello", " world"]
+    steps: tuple[str, ...] = ("Hello", " world")
     finish: FinishReason = FinishReason.STOP
     fail_at: int | None = None
     error: EngineError | None = None
