@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from cache.semantic import SemanticCache, SemanticHit
 
 from cache.entry import CachedAnswer, CachedChoice, CachedToolCall, CachedUsage, why_not_stored
 from cache.errors import UncacheableRequest
@@ -16,6 +15,7 @@ from cache.outcome import Outcome, Reason
 from cache.partition import exact_key, partition_digest
 from cache.policy import CacheDecision, CachePolicy, decide
 from cache.request import CacheRequest
+from cache.semantic import SemanticCache, SemanticHit
 from cache.store import CacheEntry, ExactLookup, ExactResult, Put, RedisStore
 from engine.types import TokenLogprob
 from gateway.calls import Call, Choice, Counts, Endpoint, Piece, ToolCallPiece

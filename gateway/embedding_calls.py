@@ -7,9 +7,9 @@ import base64
 import time
 
 import numpy as np
-from cache.embedder import Embedder, Embedding
 
 from billing.tables import EntryStatus
+from cache.embedder import Embedder, Embedding
 from cache.errors import EmbedderUnavailable
 from engine.types import SamplingParams
 from gateway.background import Background

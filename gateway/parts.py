@@ -12,15 +12,15 @@ from typing import cast
 
 import msgspec
 import sqlalchemy as sa
-from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec
-from cache.flat_index import FlatIndex
-from cache.semantic import SemanticCache
 from redis.asyncio import Redis
 
 from billing.secrets import ServerSecret
 from billing.service import Billing, BillingSettings
+from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec
 from cache.errors import EmbedderUnavailable
+from cache.flat_index import FlatIndex
 from cache.policy import CachePolicy
+from cache.semantic import SemanticCache
 from cache.store import RedisStore
 from engine.client import EngineClient
 from gateway.answers import ResponseCache

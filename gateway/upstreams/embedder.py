@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from cache.embedder import Embedder
-
 from gateway.calls import Call, Endpoint
 from gateway.errors import InvalidRequest
 from gateway.upstreams.base import Progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -174,7 +175,7 @@ async def start_gateway(tmp_path: Path, redis_url: str, migrated: Path) -> Async
             count += 1
             folder = tmp_path / f"gateway{count}"
             folder.mkdir()
-            (folder / "weir.db").write_bytes(migrated.read_bytes())
+            shutil.copy(migrated, folder / "weir.db")
             overrides = Overrides(
                 engine=engine or ScriptedEngine(),
                 embedder=fields.pop("embedder", WordEmbedder()),
