@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from datetime import date, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 
 from cache.entry import CachedAnswer, CachedChoice, CachedToolCall, CachedUsage, why_not_stored
 from cache.errors import UncacheableRequest
+from cache.keys import TenantKeys
 from cache.outcome import Outcome, Reason
 from cache.partition import exact_key, partition_digest
 from cache.policy import CacheDecision, CachePolicy, decide
@@ -41,6 +44,13 @@ class Lookup(msgspec.Struct, kw_only=True):
     @property
     def flight_key(self) -> str | None:
         return self.entry_id if self.decision.read and self.entry_id else None
+
+
+class Remembering(msgspec.Struct, frozen=True):
+    """The stage that stores an answer, and the tenant's keys for removing what must leave for it."""
+
+    stage: Put
+    keys: TenantKeys
 
 
 class Found(msgspec.Struct, kw_only=True):
@@ -109,7 +119,7 @@ class ResponseCache:
         if self._store is None or not _replayable(call):
             reason = Reason.DISABLED if self._store is None else Reason.UNKEYABLE
             return Lookup(decision=_bypass(reason), policy=policy)
-        decision = decide(request, policy)
+        decision = decide(request, policy, today=self._today(call.principal.time_zone))
         if decision.bypass:
             return Lookup(decision=decision, policy=policy)
         try:
@@ -128,6 +138,9 @@ class ResponseCache:
             entry_id=entry_id,
             stage=stage if decision.read else None,
         )
+
+    def _today(self, time_zone: str) -> date:
+        return datetime.fromtimestamp(self._clock(), ZoneInfo(time_zone)).date()
 
     def _policy_of(self, call: Call) -> CachePolicy:
         own = call.principal.cache_policy
@@ -169,7 +182,7 @@ class ResponseCache:
         lookup.vector = found.vector
         return Found(outcome=Outcome.MISS, reason=found.reason)
 
-    def entry(self, lookup: Lookup, call: Call, counts: Counts, choices: list[Choice]) -> Put | None:
+    def entry(self, lookup: Lookup, call: Call, counts: Counts, choices: list[Choice]) -> Remembering | None:
         """The stage that stores the answer, None where it must not be stored."""
         if self._store is None or lookup.request is None or not lookup.decision.write:
             return None
@@ -190,7 +203,7 @@ class ResponseCache:
         if why_not_stored(answer, max_bytes=policy.max_answer_bytes, allow_tool_calls=policy.tools == "exact"):
             return None
         request = lookup.request
-        return self._store.put(
+        stage = self._store.put(
             CacheEntry(
                 tenant=request.tenant,
                 project=request.project,
@@ -208,6 +221,7 @@ class ResponseCache:
                 max_bytes=policy.max_bytes,
             )
         )
+        return Remembering(stage=stage, keys=self._store.keys(request.tenant))
 
 
 def _bypass(reason: Reason) -> CacheDecision:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,7 +17,8 @@ from billing.errors import HoldLost, QuotaDenied, ScriptsFlushed, UnknownPrice
 from billing.limits.admission import REDIS_ERRORS, Admission
 from billing.limits.ticket import Admitted, HoldTerms, RateInfo, Ticket
 from billing.prices import PriceBook, Rates
-from cache.store import STORE_TROUBLE, ExactLookup, ExactResult, Put, RedisStore
+from cache.store import STORE_TROUBLE, ExactLookup, ExactResult, RedisStore
+from gateway.answers import Remembering
 from gateway.booking import Booking, Ending
 from gateway.calls import Call, Counts
 from gateway.metrics import Metrics
@@ -225,7 +225,7 @@ class Governor:
         hold.amount_nano = await self._booking.usage(hold.ticket, call, route, rates, ending)
         hold.tokens = ending.counts.prompt_tokens + ending.counts.completion_tokens
 
-    async def release(self, hold: Hold, entry: Put | None) -> None:
+    async def release(self, hold: Hold, entry: Remembering | None) -> None:
         """Settles the hold and stores the answer: one trip where both use one Redis. Never raises for Redis."""
         ticket = hold.ticket
         if ticket.lost:
@@ -233,12 +233,12 @@ class Governor:
         if entry is None or not self._shared or ticket.degraded:
             await self._admission.settle(ticket, amount_nano=hold.amount_nano, tokens=hold.tokens)
             if entry is not None and self._store is not None:
-                await self._stored(entry, lambda pipe: pipe.execute(raise_on_error=False))
+                await self._stored(entry)
             return
         stage = self._admission.settle_stage(ticket, amount_nano=hold.amount_nano, tokens=hold.tokens)
         pipe = self._redis.pipeline(transaction=False)
         taken = stage.queue(pipe)
-        entry.queue(pipe)
+        entry.stage.queue(pipe)
         try:
             async with asyncio.timeout(self._deadline_s):
                 replies = await pipe.execute(raise_on_error=False)
@@ -250,22 +250,22 @@ class Governor:
             self._admission.note_away(exc)
             self._admission.settle_later(ticket, amount_nano=hold.amount_nano, tokens=hold.tokens)
 
-    async def _stored(self, entry: Put, execute: Callable[[Any], Awaitable[list[Any]]]) -> None:
+    async def _stored(self, entry: Remembering) -> None:
         assert self._store is not None
         pipe = self._store.redis.pipeline(transaction=False)
-        entry.queue(pipe)
+        entry.stage.queue(pipe)
         try:
             async with asyncio.timeout(self._deadline_s):
-                await self._remove_victims(entry, await execute(pipe))
+                await self._remove_victims(entry, await pipe.execute(raise_on_error=False))
         except STORE_TROUBLE as exc:
             log.warning("an answer was not stored: %s", type(exc).__name__)
 
-    async def _remove_victims(self, entry: Put, replies: list[Any]) -> None:
+    async def _remove_victims(self, entry: Remembering, replies: list[Any]) -> None:
         assert self._store is not None
         try:
-            victims = entry.parse(replies)
+            victims = entry.stage.parse(replies)
             if victims:
-                await self._store.remove(entry.keys, victims)  # type: ignore[attr-defined]
+                await self._store.remove(entry.keys, victims)
         except STORE_TROUBLE as exc:
             log.warning("an answer was not stored: %s", type(exc).__name__)
 
