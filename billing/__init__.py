@@ -20,6 +20,12 @@ The surface, by what a caller wants:
 - end without a hold (cache hit, early error): `await admission.release(ticket)`, or `release_stage`
 - administer: functions of `tenants`, `keys`, `prices`, `limits.rules`, `audit`, with a session of `db.begin()` and an
   `Actor`: role checks and the audit log are built in
+- what is left and when it resets: `await limits.status.limit_status(redis, session, actor, tenant=...)`
+- change in bulk from a file: `apply.parse`, `apply.plan` (the difference), `apply.apply`
+- routes, aliases, upstreams: `config.set_item`, `list_items`; changes arrive on `bus` as kind `config`
+- compare and repair: `await billing.reconciler.check()`, `.repair(ledger, reaper)`
+- webhooks: `alerts.create_endpoint`; the gateway passes `deliver` (its HTTP client) to `Billing`
+- usage and costs in OpenAI's buckets: `reports.usage.usage`, `reports.usage.costs`
 - report: `await report_named("spend").run(session, actor, ReportQuery(by=("tenant", "model")))`
 
 Errors are `billing.errors`; the gateway translates them at one place. Redis clients must not decode responses.

@@ -127,9 +127,9 @@ class Journal:
             taken.append(TakenFile(path, descriptor))
         return taken
 
-    def has_files(self) -> bool:
-        """True while there is anything to replay, of this process or of a dead one."""
-        return any(self._folder.glob(f"*{_SUFFIX}"))
+    def num_files(self) -> int:
+        """How many files there are to replay, of this process, of living and of dead ones."""
+        return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
     def keep_conflict(self, entry: Entry) -> None:
         """A record that SQL holds with another content is kept beside the journal for a person to look at."""

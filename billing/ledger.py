@@ -221,7 +221,7 @@ class LedgerWriter:
 
     async def replay(self) -> int:
         """Book what lies in the journal, of this process and of dead ones; returns how many rows were read."""
-        if not self._journal.has_files():
+        if not self._journal.num_files():
             return 0
         started = time.monotonic()
         files = await self._journal.take()

@@ -13,6 +13,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from billing import rollups
+from billing.alerts import Delivery
 from billing.auth import Authenticator
 from billing.bus import ChangeBus
 from billing.clock import Clock, utc_now
@@ -20,11 +21,13 @@ from billing.db import Database
 from billing.errors import Invalid
 from billing.journal import Journal
 from billing.ledger import COMMIT_DEADLINE_S, LedgerWriter
-from billing.limits.admission import Admission, LimitEvent
+from billing.limits.admission import Admission
 from billing.limits.policy import PolicyStore
 from billing.limits.reaper import Reaper
 from billing.prices import PriceBook
+from billing.reconcile import Reconciler
 from billing.secrets import ServerSecret
+from billing.watch import Watcher
 
 ROLL_EVERY_S = 10.0
 FLUSH_LAST_USED_S = 60.0
@@ -46,7 +49,8 @@ class Billing:
     """Everything of billing that a gateway uses, over one database, one Redis and one server secret.
 
     `db` and the functions of `tenants`, `keys`, `prices`, `limits.rules` administer; `auth`, `admission`, `prices`,
-    `ledger` serve requests; `bus` carries changes between gateways. The Redis client must not decode responses.
+    `ledger` serve requests; `bus` carries changes between gateways; `reconciler` compares the books. `deliver` posts
+    webhooks (None: alerts are logged only). The Redis client must not decode responses.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class Billing:
         *,
         clock: Clock = utc_now,
         monotonic: Callable[[], float] = time.monotonic,
-        on_limit: Callable[[LimitEvent], None] = lambda _: None,
+        deliver: Delivery | None = None,
     ) -> None:
         self.settings = settings
         self.redis = redis
@@ -67,9 +71,17 @@ class Billing:
         self.db.publish = self.bus.publish
         self.auth = Authenticator(self.db, secret, bus=self.bus, clock=clock, monotonic=monotonic)
         self.prices = PriceBook(self.db, bus=self.bus, clock=clock, monotonic=monotonic)
+        self.reconciler = Reconciler(self.db, redis, journal := Journal(settings.journal), clock=clock)
+        self.watcher = Watcher(self.db, redis, secret, self.reconciler, deliver=deliver, clock=clock)
         self.policies = PolicyStore(self.db, bus=self.bus, monotonic=monotonic)
-        self.journal = Journal(settings.journal)
-        self.ledger = LedgerWriter(self.db, self.journal, deadline_s=settings.commit_deadline_s, clock=clock)
+        self.journal = journal
+        self.ledger = LedgerWriter(
+            self.db,
+            journal,
+            deadline_s=settings.commit_deadline_s,
+            clock=clock,
+            on_conflict=self.watcher.on_conflict,
+        )
         self.admission = Admission(
             redis,
             self.policies,
@@ -77,7 +89,7 @@ class Billing:
             clock=clock,
             monotonic=monotonic,
             replicas=lambda: settings.replicas,
-            on_limit=on_limit,
+            on_limit=self.watcher.on_limit,
             deadline_s=settings.redis_deadline_s,
         )
         self.reaper = Reaper(redis, self.db, self.ledger, clock=clock)
@@ -91,6 +103,8 @@ class Billing:
         self.admission.start()
         self._tasks = [
             asyncio.create_task(self._every(self.reaper.interval_s, self.reaper.reap), name="billing-reaper"),
+            asyncio.create_task(self._every(self.watcher.interval_s, self.watcher.tell), name="billing-alerts"),
+            asyncio.create_task(self._every(self.watcher.look_every_s, self.watcher.look), name="billing-watch"),
             asyncio.create_task(self._every(ROLL_EVERY_S, self._roll), name="billing-rollups"),
             asyncio.create_task(self._every(FLUSH_LAST_USED_S, self.auth.flush_last_used), name="billing-last-used"),
         ]

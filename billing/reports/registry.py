@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from billing.errors import NotFound
-from billing.reports import spend
+from billing.reports import cache_savings, margin, requests, spend
 from billing.reports.report import Report
 
-REPORTS: dict[str, Report] = {report.name: report for report in (spend.REPORT,)}
+REPORTS: dict[str, Report] = {
+    report.name: report for report in (spend.REPORT, cache_savings.REPORT, margin.REPORT, requests.REPORT)
+}
 
 
 def report_named(name: str) -> Report:

@@ -73,7 +73,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     async def run(self, session: AsyncSession, actor: Actor, query: ReportQuery) -> ReportTable:
         """Raises: Forbidden or NotFound outside the actor's tenant (a member: project); Invalid for a bad query."""
-        query = _narrow(actor, query)
+        query = narrow(actor, query)
         by = query.by or self.default_by
         for name in (*by, *query.filters):
             if name not in self.dimensions:
@@ -85,7 +85,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return await self.build(session, msgspec.structs.replace(query, by=by))
 
 
-def _narrow(actor: Actor, query: ReportQuery) -> ReportQuery:
+def narrow(actor: Actor, query: ReportQuery) -> ReportQuery:
+    """The query within the actor's reach: an admin's tenant, a member's project. Raises: NotFound beyond it."""
     if actor.role is Role.OPERATOR:
         return query
     tenant_id = query.tenant_id or actor.tenant_id or ""

@@ -48,27 +48,28 @@ def _usage(query: ReportQuery) -> sa.Subquery:
     names = (*DIMENSIONS, "requests", *SUMS)
     rolled = sa.select(*(getattr(UsageRollup, name) for name in names)).where(UsageRollup.bucket.not_in(marked))
     fresh = ledger_as_rollup().where(LedgerEntry.bucket.in_(marked))
-    for condition in _conditions(query, UsageRollup):
+    for condition in conditions(query, UsageRollup):
         rolled = rolled.where(condition)
-    for condition in _conditions(query, LedgerEntry):
+    for condition in conditions(query, LedgerEntry):
         fresh = fresh.where(condition)
     return sa.union_all(rolled, fresh).subquery("usage")
 
 
-def _conditions(query: ReportQuery, table: type[UsageRollup] | type[LedgerEntry]) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
+def conditions(query: ReportQuery, table: type[UsageRollup] | type[LedgerEntry]) -> list[sa.ColumnElement[bool]]:
+    """The WHERE of a query's window (by bucket), tenant and filters, for either table."""
+    found: list[sa.ColumnElement[bool]] = []
     if query.start is not None:
-        conditions.append(table.bucket >= bucket_of(query.start))
+        found.append(table.bucket >= bucket_of(query.start))
     if query.end is not None:
-        conditions.append(table.bucket < bucket_of(query.end))
+        found.append(table.bucket < bucket_of(query.end))
     if query.tenant_id is not None:
-        conditions.append(table.tenant_id == query.tenant_id)
+        found.append(table.tenant_id == query.tenant_id)
     for name, values in query.filters.items():
         if name == "batch":
-            conditions.append(_batch(table, values))
+            found.append(_batch(table, values))
         else:
-            conditions.append(getattr(table, COLUMN_OF[name]).in_(values))
-    return conditions
+            found.append(getattr(table, COLUMN_OF[name]).in_(values))
+    return found
 
 
 def _batch(table: type[UsageRollup] | type[LedgerEntry], values: tuple[str, ...]) -> sa.ColumnElement[bool]:

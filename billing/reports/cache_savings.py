@@ -1,0 +1,74 @@
+"""What the caches saved: answers served again (exact, semantic) and prompt tokens found in the prefix cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from billing.reports import spend
+from billing.reports.report import Column, ColumnKind, Report, ReportQuery, ReportTable
+from billing.reports.usage_rows import COLUMN_OF, TIMES, grouped_usage
+
+HITS = ("exact", "semantic", "single_flight")
+_MEASURES = (
+    Column("requests", "requests", ColumnKind.COUNT),
+    Column("exact_hits", "exact hits", ColumnKind.COUNT),
+    Column("semantic_hits", "semantic hits", ColumnKind.COUNT),
+    Column("single_flight_hits", "single-flight hits", ColumnKind.COUNT),
+    Column("hit_ratio_ppm", "hit ratio", ColumnKind.RATIO),
+    Column("saved_input_tokens", "input tokens saved", ColumnKind.COUNT),
+    Column("saved_output_tokens", "output tokens saved", ColumnKind.COUNT),
+    Column("saved_nano_usd", "saved", ColumnKind.MONEY),
+    Column("prefix_cached_tokens", "prefix-cached tokens", ColumnKind.COUNT),
+    Column("spent_nano_usd", "spent", ColumnKind.MONEY),
+)
+
+
+async def build(session: AsyncSession, query: ReportQuery) -> ReportTable:
+    """Rows by `query.by`, with a total. `hit_ratio_ppm` is hits of all requests, in parts per million."""
+    timed = any(name in TIMES for name in query.by)
+    plain = tuple(COLUMN_OF[name] for name in query.by if name not in TIMES)
+    columns = plain if "cache_outcome" in plain else (*plain, "cache_outcome")
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    total: dict[str, Any] = {}
+    for row in await grouped_usage(session, query, columns, with_bucket=timed):
+        key = tuple(
+            spend.local_period(name, row["bucket"], query.time_zone) if name in TIMES else row[COLUMN_OF[name]]
+            for name in query.by
+        )
+        for into in (groups.setdefault(key, dict(zip(query.by, key, strict=True))), total):
+            _add(into, row)
+    for into in (*groups.values(), total):
+        _ratio(into)
+    heads = tuple(Column(name, name.replace("_", " "), ColumnKind.TEXT) for name in query.by)
+    rows = [groups[key] for key in sorted(groups, key=lambda k: tuple(map(str, k)))][: query.limit]
+    return ReportTable(name="cache_savings", columns=(*heads, *_MEASURES), rows=rows, total=total)
+
+
+def _add(into: dict[str, Any], row: dict[str, Any]) -> None:
+    def add(name: str, value: int) -> None:
+        into[name] = into.get(name, 0) + value
+
+    add("requests", row["requests"])
+    for outcome in HITS:
+        add(f"{outcome}_hits", row["requests"] if row["cache_outcome"] == outcome else 0)
+    add("prefix_cached_tokens", row["cached_input_tokens"])
+    add("spent_nano_usd", row["amount_nano_usd"])
+    for name in ("saved_input_tokens", "saved_output_tokens", "saved_nano_usd"):
+        add(name, row[name])
+
+
+def _ratio(into: dict[str, Any]) -> None:
+    hits = sum(into.get(f"{outcome}_hits", 0) for outcome in HITS)
+    requests = into.get("requests", 0)
+    into["hit_ratio_ppm"] = hits * 1_000_000 // requests if requests else 0
+
+
+REPORT = Report(
+    name="cache_savings",
+    title="What the caches saved",
+    dimensions=(*COLUMN_OF, *TIMES),
+    default_by=("tenant", "model"),
+    build=build,
+)
