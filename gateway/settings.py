@@ -202,8 +202,7 @@ def _gather(
 
 
 def _convert(value: Any, hint: Any) -> Any:
-    bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    if isinstance(value, str) and get_origin(bare) is tuple:
+    if isinstance(value, str) and get_origin(bare_type(hint)) is tuple:
         value = tuple(part.strip() for part in value.split(",") if part.strip())
     return msgspec.convert(value, hint, strict=not isinstance(value, str))
 
@@ -222,3 +221,21 @@ def _suggest(name: str, known: Iterable[str]) -> str:
 
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def bare_type(hint: Any) -> Any:
+    """The type under an `Annotated`."""
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def describe_type(hint: Any) -> str:
+    """A type in words for help and the reference page: `integer`, `list`, `auto|inline|child`, …"""
+    bare = bare_type(hint)
+    names = {int: "integer", float: "number", bool: "switch", str: "text"}
+    if bare in names:
+        return names[bare]
+    if get_origin(bare) is tuple:
+        return "list"
+    if get_origin(bare) is Literal:
+        return "|".join(map(str, get_args(bare)))
+    return "|".join(describe_type(part) for part in get_args(bare))

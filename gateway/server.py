@@ -1,0 +1,153 @@
+"""`weir serve` step by step: lock, Redis, schema, demo, application, listen. Each step prints its line and seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import uvicorn
+
+from gateway.demo import Demo, ensure_demo, greeting
+from gateway.embedded_redis import DataDirLock, EmbeddedRedis
+from gateway.logs import configure_logging
+from gateway.settings import Settings
+from gateway.startup import StartupError
+
+log = logging.getLogger(__name__)
+
+
+class Steps:
+    """Prints start-up steps with their seconds."""
+
+    def __init__(self, echo: Callable[[str], None] = click.echo) -> None:
+        self._echo = echo
+        self._begun = time.perf_counter()
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[Callable[[str], None]]:
+        """Times a step; the callable takes what to say of it."""
+        begun = time.perf_counter()
+        said: list[str] = []
+        yield said.append
+        self._echo(f"  {name:<10} {' '.join(said):<60} {time.perf_counter() - begun:6.1f} s")
+
+    @property
+    def total_s(self) -> float:
+        return time.perf_counter() - self._begun
+
+
+def serve(settings: Settings, *, demo: bool) -> None:
+    """Runs until SIGTERM or Ctrl-C. Raises: StartupError."""
+    import msgspec
+
+    configure_logging(settings)
+    lock = DataDirLock(settings.data_path)
+    lock.acquire()
+    steps = Steps()
+    try:
+        with contextlib.ExitStack() as stack:
+            listener = _listen(settings)
+            stack.callback(listener.close)
+            if not settings.redis_url:
+                settings = msgspec.structs.replace(settings, redis_url=_start_redis(settings, steps, stack))
+            _migrate(settings, steps)
+            made = None
+            if demo:
+                with steps.step("demo") as say:
+                    made = ensure_demo(settings)
+                    say(f"tenant {made.tenant}, project {made.project}, key in {made.env_path}")
+            _run(settings, listener, steps, made)
+    finally:
+        lock.release()
+
+
+def _listen(settings: Settings) -> socket.socket:
+    # Bound before the model is loaded: a busy port is told at once, not after a minute of loading.
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as exc:
+        listener.close()
+        raise StartupError(
+            f"cannot listen on {settings.host}:{settings.port}: {exc.strerror}; give another --port"
+        ) from exc
+    return listener
+
+
+def _start_redis(settings: Settings, steps: Steps, stack: contextlib.ExitStack) -> str:
+    with steps.step("redis") as say:
+        server = EmbeddedRedis(settings.data_path)
+        server.start()
+        stack.callback(server.stop)
+        say(f"embedded Valkey at {server.socket}" + (" (adopted)" if server.adopted else ""))
+    return server.url
+
+
+def _migrate(settings: Settings, steps: Steps) -> None:
+    from billing import db
+
+    with steps.step("database") as say:
+        before, head = db.revisions(settings.effective_database_url)
+        if before != head:
+            db.upgrade(settings.effective_database_url)
+        kind = settings.effective_database_url.partition(":")[0].partition("+")[0]
+        say(f"{kind}, schema {head}" + ("" if before == head else f" (was {before or 'empty'})"))
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens: the engine is loaded in the application's lifespan, which `startup` waits for."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if not self.should_exit:
+            self._on_ready()
+
+
+def _run(settings: Settings, listener: socket.socket, steps: Steps, made: Demo | None) -> None:
+    from gateway.app import create_app
+
+    scheme = "https" if settings.ssl_certfile else "http"
+    host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - shown, not bound
+    base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}{settings.root_path}"
+    begun = time.perf_counter()
+
+    def ready() -> None:
+        click.echo(f"  {'model':<10} {settings.engine.model:<60} {time.perf_counter() - begun:6.1f} s")
+        click.echo(f"\nweir serves {base}/v1 after {steps.total_s:.1f} s")
+        if made is not None:
+            click.echo(greeting(made, base))
+
+    app = create_app(settings)
+    config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, **_uvicorn_options(settings))
+    server = _Server(config, ready)
+    server.run(sockets=[listener])
+    if not server.started:
+        raise StartupError("the application did not start; the log above says why")
+
+
+def _uvicorn_options(settings: Settings) -> dict[str, Any]:
+    return {
+        "loop": "uvloop",
+        "http": "httptools",
+        "ws": "none",
+        "lifespan": "on",
+        "root_path": settings.root_path,
+        "proxy_headers": settings.proxy_headers,
+        "forwarded_allow_ips": settings.forwarded_allow_ips,
+        "ssl_certfile": settings.ssl_certfile or None,
+        "ssl_keyfile": settings.ssl_keyfile or None,
+        "timeout_graceful_shutdown": max(1, int(settings.drain_timeout_s)),
+        "timeout_keep_alive": 75,
+        "backlog": 4096,
+    }
