@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -151,4 +152,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def name(self) -> str:
         """What callers call the model."""
-        return self.served_model_name[0] if self.served_model_name else self.model
+        return self.served_names[0]
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """What requests call the model: `served_model_name`, else the folder's or file's own name."""
+        if self.served_model_name:
+            return self.served_model_name
+        name = PurePath(self.model.rstrip("/")).name
+        return (name.removesuffix(".gguf"),)

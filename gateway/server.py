@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +12,11 @@ from typing import Any
 import click
 import uvicorn
 
-from gateway.demo import Demo, ensure_demo, greeting
+from gateway.demo import Demo, ensure_demo, greeting, write_env
 from gateway.embedded_redis import DataDirLock, EmbeddedRedis
 from gateway.logs import configure_logging
 from gateway.settings import Settings
 from gateway.startup import StartupError
-
-log = logging.getLogger(__name__)
 
 
 class Steps:
@@ -94,9 +92,9 @@ def _migrate(settings: Settings, steps: Steps) -> None:
     from billing import db
 
     with steps.step("database") as say:
-        before, head = db.revisions(settings.effective_database_url)
+        before, head = asyncio.run(db.revisions(settings.effective_database_url))
         if before != head:
-            db.upgrade(settings.effective_database_url)
+            asyncio.run(db.upgrade(settings.effective_database_url))
         kind = settings.effective_database_url.partition(":")[0].partition("+")[0]
         say(f"{kind}, schema {head}" + ("" if before == head else f" (was {before or 'empty'})"))
 
@@ -126,6 +124,7 @@ def _run(settings: Settings, listener: socket.socket, steps: Steps, made: Demo |
         click.echo(f"  {'model':<10} {settings.engine.model:<60} {time.perf_counter() - begun:6.1f} s")
         click.echo(f"\nweir serves {base}/v1 after {steps.total_s:.1f} s")
         if made is not None:
+            write_env(made, base)
             click.echo(greeting(made, base))
 
     app = create_app(settings)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from engine.config import EngineConfig
+from engine.config import ConfigError, EngineConfig
 
 ENV_PREFIX = "WEIR_"
 TOML_NAME = "weir.toml"
@@ -174,9 +174,13 @@ def load_settings(
             continue
         (engine if info.of_engine else own)[name] = converted
     faults.extend(_cross_checks(own))
+    try:
+        engine_config = EngineConfig(**engine)
+    except ConfigError as exc:
+        faults.append(str(exc))
     if faults:
         raise SettingsError(faults)
-    return Settings(**own, engine=EngineConfig(**engine))
+    return Settings(**own, engine=engine_config)
 
 
 def _gather(

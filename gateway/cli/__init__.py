@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import click
+from billing.errors import BillingError
 
 from gateway.cli.context import CliContext
 from gateway.settings import SettingsError
@@ -15,6 +16,11 @@ from gateway.startup import StartupError
 # name -> (module in gateway.cli, one line for `weir --help`)
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Serve a model behind the OpenAI API."),
+    "tenants": ("tenants", "Who pays."),
+    "projects": ("projects", "Business lines and cost centres of a tenant."),
+    "keys": ("keys", "API keys: make, list, rotate, revoke."),
+    "limits": ("limits", "What may be used and spent."),
+    "prices": ("prices", "What a million tokens costs."),
     "migrate": ("migrate", "Bring the database to this version's schema."),
     "doctor": ("doctor", "Say what is wrong on this host."),
     "settings": ("settings", "Every setting: flag, variable, default, meaning."),
@@ -69,3 +75,6 @@ def main() -> None:
     except StartupError as exc:
         click.echo(f"weir: {exc}", err=True)
         sys.exit(2)
+    except BillingError as exc:
+        click.echo(f"weir: {exc}", err=True)
+        sys.exit(1)

@@ -18,9 +18,9 @@ def command(obj: CliContext, check: bool) -> None:
     settings.data_path.mkdir(parents=True, exist_ok=True)
     url = settings.effective_database_url
     if check:
-        current, head = db.revisions(url)
+        current, head = obj.run(db.revisions(url))
         click.echo(f"schema {current or 'empty'}, this version wants {head}")
         raise SystemExit(0 if current == head else 1)
-    before, head = db.revisions(url)
-    db.upgrade(url)
+    before, head = obj.run(db.revisions(url))
+    obj.run(db.upgrade(url))
     click.echo(f"schema {head}" + ("" if before != head else " (nothing to do)"))

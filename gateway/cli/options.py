@@ -7,19 +7,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
+from engine.config import DEPRECATED
 from gateway.settings import SettingInfo, all_settings, bare_type
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# vLLM flags of older guides that mean nothing here: accepted, with a warning, so that start scripts carry over.
-IGNORED_FLAGS = {
-    "--use-v2-block-manager": "there is one block manager",
-    "--disable-log-requests": "requests are logged by id only",
-    "--disable-log-stats": "statistics are at /metrics",
-    "--async-scheduling": "the next step is always scheduled ahead",
-    "--trust-remote-code": "no code of a checkpoint is ever run",
-}
-
 
 def setting_options(*, exclude: Iterable[str] = ()) -> Callable[[F], F]:
     """Adds one option a setting; switches get a --no- form. Values stay text until `load_settings` checks them."""
@@ -28,7 +19,8 @@ def setting_options(*, exclude: Iterable[str] = ()) -> Callable[[F], F]:
         for info in reversed(list(all_settings().values())):
             if info.name not in exclude:
                 function = _option(info)(function)
-        for flag, reason in IGNORED_FLAGS.items():
+        for name, reason in DEPRECATED.items():
+            flag = "--" + name.replace("_", "-")
             function = click.option(flag, is_flag=True, expose_value=False, hidden=True, callback=_warn(flag, reason))(
                 function
             )

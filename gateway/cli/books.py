@@ -1,0 +1,65 @@
+"""The books as commands open them: the database, the server secret, and the bus that tells running gateways."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from billing.bus import ChangeBus
+from billing.db import Database
+from billing.principal import Actor
+from billing.secrets import ServerSecret
+from redis.asyncio import Redis
+
+from gateway.cli.context import CliContext
+from gateway.embedded_redis import redis_url, socket_path
+from gateway.settings import Settings
+
+T = TypeVar("T")
+
+
+class Books:
+    """What an administrative command works on. `actor` is this host's operator."""
+
+    def __init__(self, settings: Settings, db: Database) -> None:
+        self.settings = settings
+        self.db = db
+        self.actor = Actor.operator()
+
+    @property
+    def secret(self) -> ServerSecret:
+        return ServerSecret.load(self.settings.effective_secret_file)
+
+
+@contextlib.asynccontextmanager
+async def open_books(settings: Settings) -> AsyncIterator[Books]:
+    """Opens the database; what a command changes is published to running gateways where a Redis is to be had."""
+    db = Database(settings.effective_database_url)
+    redis = _redis(settings)
+    if redis is not None:
+        db.publish = ChangeBus(redis).publish
+    try:
+        yield Books(settings, db)
+    finally:
+        if redis is not None:
+            await redis.aclose()
+        await db.close()
+
+
+def _redis(settings: Settings) -> Redis | None:
+    if settings.redis_url:
+        return Redis.from_url(settings.redis_url)
+    if socket_path(settings.data_path).exists():
+        return Redis.from_url(redis_url(settings.data_path))
+    return None  # no gateway runs here: nobody is to be told
+
+
+def run_with_books(obj: CliContext, work: Callable[[Books], Coroutine[Any, Any, T]]) -> T:
+    """Opens the books, runs `work` on them, closes them. Raises: BillingError, which `main` prints."""
+
+    async def go() -> T:
+        async with open_books(obj.settings) as books:
+            return await work(books)
+
+    return obj.run(go())
