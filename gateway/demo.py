@@ -1,4 +1,4 @@
-"""The demo of `weir serve --demo`: a tenant, a project, prices for the served model, and a key in `data_dir/demo.env`."""
+"""The demo of `weir serve --demo`: a tenant, a project, prices, and a key in `data_dir/demo.env`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""Weir ended in every way: drained, killed in the middle of a stream, started again on what it left."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Weir
+
+QUESTION: list[Any] = [{"role": "user", "content": "Tell me a very long story about the sea."}]
+
+
+def test_killed_in_a_stream_the_ledger_opens_clean_and_nothing_is_in_it_twice(tmp_path: Path) -> None:
+    weir = Weir(tmp_path)
+    weir.start()
+    try:
+        # given one finished answer
+        with weir.client() as client:
+            done = client.chat.completions.create(model="smollm2", messages=QUESTION, max_tokens=8, temperature=0)
+            # when the process is killed in the middle of the next
+            stream = client.chat.completions.create(model="smollm2", messages=QUESTION, max_tokens=900, stream=True)
+            for _, _chunk in zip(range(5), stream, strict=False):
+                pass
+            weir.stop(signal.SIGKILL)
+            stream.close()
+        # then the next start serves, with the same key, and the finished answer is booked once
+        weir.start()
+        rows = weir.cli_json("ledger", "list")
+        assert [row["completion_tokens"] for row in rows if row["request_id"] == done._request_id] == [
+            done.usage.completion_tokens
+        ]
+        places = [(row["request_id"], row["attempt"], row["kind"], row["seq"]) for row in rows]
+        assert len(places) == len(set(places))
+        with weir.client() as client:
+            assert client.chat.completions.create(model="smollm2", messages=QUESTION, max_tokens=4).choices
+        assert weir.cli("reconcile", "--check").returncode == 0
+    finally:
+        weir.stop()
+
+
+def test_sigterm_lets_a_running_stream_finish(tmp_path: Path) -> None:
+    weir = Weir(tmp_path)
+    weir.start()
+    with weir.client() as client:
+        stream = client.chat.completions.create(model="smollm2", messages=QUESTION, max_tokens=64, stream=True)
+        chunks = [next(stream)]
+        assert weir.process is not None
+        weir.process.send_signal(signal.SIGTERM)
+        chunks.extend(stream)
+    assert chunks[-1].choices[0].finish_reason in {"stop", "length"}
+    assert weir.stop() == 0
+
+
+def test_busy_port_and_unknown_setting_are_told_without_a_traceback(tmp_path: Path) -> None:
+    import socket
+
+    weir = Weir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = weir.cli("serve", "smollm2", "--port", str(taken.getsockname()[1]), check=False)
+    assert done.returncode == 2
+    assert "cannot listen" in done.stderr
+    assert "Traceback" not in done.stderr
+    weir.env["WEIR_PROT"] = "8000"
+    done = weir.cli("tenants", "list", check=False)
+    assert done.returncode == 2
+    assert "did you mean 'port'?" in done.stderr
+
+
+@pytest.mark.heavy
+def test_second_start_is_ready_in_15_seconds(tmp_path: Path) -> None:
+    weir = Weir(tmp_path)
+    weir.start()
+    weir.stop()
+    weir.start()
+    weir.stop()
+    seconds = float("".join(weir.output).rsplit(" after ", 1)[1].split(" s")[0])
+    assert seconds < 15
