@@ -224,3 +224,19 @@ def alembic_config(connection: sa.Connection | None = None) -> Any:
     config.set_main_option("file_template", "%%(year)d_%%(month).2d_%%(day).2d_%%(slug)s")
     config.attributes["connection"] = connection
     return config
+
+
+async def revisions(url: str | URL) -> tuple[str | None, str]:
+    """(the database's revision, this version's head); None for an empty database."""
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    engine = create_engine(url)
+    try:
+        async with engine.connect() as connection:
+            current = await connection.run_sync(lambda c: MigrationContext.configure(c).get_current_revision())
+    finally:
+        await engine.dispose()
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    assert head is not None
+    return current, head

@@ -8,13 +8,13 @@ import os
 from pathlib import Path
 
 import msgspec
+
+from billing import keys, prices, tenants
 from billing.auth import Authenticator
 from billing.db import Database
 from billing.errors import AuthError, Conflict, NotFound
 from billing.principal import Actor, Scope
 from billing.secrets import ServerSecret
-
-from billing import keys, prices, tenants
 from gateway.settings import Settings
 
 TENANT, PROJECT, KEY = "demo", "playground", "demo"

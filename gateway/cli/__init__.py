@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import click
-from billing.errors import BillingError
 
+from billing.errors import BillingError
 from gateway.cli.context import CliContext
 from gateway.settings import SettingsError
 from gateway.startup import StartupError
@@ -30,17 +30,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
 class LazyGroup(click.Group):
     """Imports a command's module when it runs or shows its own help."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
         command: click.Command = importlib.import_module(f"gateway.cli.{entry[0]}").command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 

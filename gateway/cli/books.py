@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
+from redis.asyncio import Redis
+
 from billing.bus import ChangeBus
 from billing.db import Database
 from billing.principal import Actor
 from billing.secrets import ServerSecret
-from redis.asyncio import Redis
-
 from gateway.cli.context import CliContext
 from gateway.embedded_redis import redis_url, socket_path
 from gateway.settings import Settings

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
-from billing.principal import SERVICE_TIERS, Role, Scope
-from billing.tables import ApiKey
 
 from billing import keys, tenants
+from billing.principal import SERVICE_TIERS, Role, Scope
+from billing.tables import ApiKey
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows

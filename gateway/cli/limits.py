@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import click
+
+from billing import tenants
 from billing.limits import rules
 from billing.money import format_usd, parse_usd
 from billing.quotas.quota import Unit
 from billing.quotas.registry import QUOTAS, quota_named
 from billing.tables import LimitRule
-
-from billing import tenants
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows

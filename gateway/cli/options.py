@@ -12,6 +12,7 @@ from gateway.settings import SettingInfo, all_settings, bare_type
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
 def setting_options(*, exclude: Iterable[str] = ()) -> Callable[[F], F]:
     """Adds one option a setting; switches get a --no- form. Values stay text until `load_settings` checks them."""
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from billing.money import format_usd, parse_percent, parse_usd
-from billing.tables import Price
 
 from billing import prices, tenants
+from billing.money import format_usd, parse_percent, parse_usd
+from billing.tables import Price
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows

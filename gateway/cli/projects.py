@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from billing.tables import Project
 
 from billing import tenants
+from billing.tables import Project
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows

@@ -15,7 +15,7 @@ from gateway.cli.options import setting_options
 @click.option("--demo", is_flag=True, help="Make a tenant with a key and prices, and print how to ask.")
 @setting_options(exclude=("model", "data_dir", "database_url", "redis_url"))
 @click.pass_obj
-def command(obj: CliContext, model: str | None, demo: bool, **flags: Any) -> None:
+def command(obj: CliContext, /, model: str | None, demo: bool, **flags: Any) -> None:
     """Serve MODEL behind the OpenAI API.
 
     MODEL is a Hugging Face folder, a .gguf file, or smollm2 (packaged; the default). Weir starts its own Redis unless

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from billing.money import format_usd, parse_usd
-from billing.tables import Status, Tenant
 
 from billing import tenants
+from billing.money import format_usd, parse_usd
+from billing.tables import Status, Tenant
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows
