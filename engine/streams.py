@@ -52,6 +52,11 @@ class RequestStreams:
             for item in produced:
                 deltas.put_nowait(item)
 
+    def fail(self, request_id: str, error: EngineError) -> None:
+        deltas = self._queues.get(request_id)
+        if deltas is not None:
+            deltas.put_nowait(error)
+
     def fail_all(self, error: EngineError) -> None:
         for deltas in self._queues.values():
             deltas.put_nowait(error)
