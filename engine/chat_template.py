@@ -67,6 +67,7 @@ class ChatTemplate:
         Raises: ModelLoadError when the template does not compile.
         """
         self.name = name
+        self.source = source
         self._tokenizer = tokenizer
         self._timeout_s = timeout_s
         self._environment = ChatEnvironment(today)

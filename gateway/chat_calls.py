@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from gateway.calls import Call
-from gateway.constraints import Constrainer
+from gateway.constraints import Constrainer, prompt_parts
 from gateway.errors import InvalidRequest
 from gateway.intake import Intake
 from gateway.messages import check_turns
@@ -40,7 +40,7 @@ class ChatCalls:
         max_tokens = fit(len(prompt.token_ids), wanted, model.info, param="messages")
         return intake.call(
             prompts=[prompt.token_ids],
-            sampling=chat_sampling(data, model.info, grammar=plan.grammar, max_tokens=max_tokens),
+            sampling=plan.apply(chat_sampling(data, model.info, grammar=plan.grammar, max_tokens=max_tokens)),
             new_parser=plan.new_parser,
             dropped_turns=prompt.dropped_turns,
         )
@@ -70,9 +70,11 @@ class ChatCalls:
         if data.reasoning_effort is not None:
             kwargs.setdefault("reasoning_effort", data.reasoning_effort)
             kwargs.setdefault("enable_thinking", data.reasoning_effort != "none")
+        asked = intake.body.get("tools") if data.tool_choice != "none" else None
+        messages, tools = prompt_parts(intake.body["messages"], asked or None, model)
         return await model.chat(
-            intake.body["messages"],
-            tools=intake.body.get("tools") if data.tool_choice != "none" else None,
+            messages,
+            tools=tools,
             add_generation_prompt=not continue_final if generation_prompt is None else generation_prompt,
             continue_final_message=continue_final,
             template_kwargs=kwargs or None,

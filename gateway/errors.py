@@ -303,9 +303,16 @@ def error_response(request: Request[Any, Any, Any], exc: Exception) -> ASGIRespo
     return envelope_response(error, is_head=request.method == "HEAD")
 
 
+class _Finished(ASGIResponse):
+    """What an exception handler returns is asked for its ASGI response once more."""
+
+    def to_asgi_response(self, *_: Any, **__: Any) -> ASGIResponse:
+        return self
+
+
 def envelope_response(error: GatewayError, *, is_head: bool = False) -> ASGIResponse:
     """The error as a JSON response."""
-    return ASGIResponse(
+    return _Finished(
         body=b"" if is_head else msgspec.json.encode(error.envelope()),
         media_type="application/json",
         status_code=error.status_code,

@@ -99,7 +99,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         router = Router(build_table({}, _upstreams(overrides, engine, embedder, settings, secret), {}))
         pipeline = Pipeline(governor=governor, cache=cache, router=router, metrics=metrics, background=background)
         stack.push_async_callback(pipeline.flights.close)
-        constrainer = Constrainer()
+        constrainer = Constrainer(tool_format=settings.tool_format)
         probe = Probe(
             engine,
             required={"database": lambda: _ping_database(billing)},

@@ -78,6 +78,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout_s: Annotated[float, _about("seconds SIGTERM waits for running requests", ge=0)] = 30.0
     strict_fields: Annotated[bool, _about("refuse unknown request fields with 400 instead of warning")] = False
     allow_request_chat_template: Annotated[bool, _about("let requests bring their own chat_template")] = False
+    tool_format: Annotated[
+        Literal["", "hermes", "llama3", "mistral", "mistral_args", "gemma4", "functiongemma"],
+        _about("how models write tool calls; empty: read off each model's chat template"),
+    ] = ""
     cache_enabled: Annotated[bool, _about("answer from the exact cache")] = True
     semantic_cache_enabled: Annotated[bool, _about("answer from the semantic cache too")] = True
     cache_threshold: Annotated[

@@ -30,10 +30,8 @@ class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
 
     def apply(self, sampling: SamplingParams) -> SamplingParams:
-        """The sampling parameters with the plan's demands."""
+        """The sampling parameters with what reading calls needs."""
         changes: dict[str, object] = {}
-        if self.grammar is not None:
-            changes["grammar"] = self.grammar
         if self.keep_special:
             changes["skip_special_tokens"] = False
         if self.stop:

@@ -23,17 +23,16 @@ tags:
 
 
 def explain_tools(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with the tools in the (first) system message and calls and results as text.
+    """The messages with the tools in the system message, which comes first where there is one.
 
-    Args: messages and tools as `gateway.messages` makes them for a template. They are not changed.
+    Args: messages in the plain shape templates get, tools as OpenAI's API has them. They are not changed.
     """
     described = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     explanation = _EXPLANATION.format(tools=described)
-    plain = flatten_calls(messages)
-    if plain and plain[0]["role"] == "system":
-        first = {**plain[0], "content": f"{plain[0]['content']}\n\n{explanation}"}
-        return [first, *plain[1:]]
-    return [{"role": "system", "content": explanation}, *plain]
+    if messages and messages[0]["role"] == "system":
+        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{explanation}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": explanation}, *messages]
 
 
 def flatten_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

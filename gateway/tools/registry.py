@@ -48,8 +48,3 @@ def detect_format(chat_template: str | None, *, override: str = "") -> ToolForma
         if sign in template:
             return FORMATS[name]
     return FORMATS["hermes"]
-
-
-def template_knows_tools(chat_template: str | None) -> bool:
-    """Whether the template puts `tools` into the prompt itself."""
-    return "tools" in (chat_template or "")

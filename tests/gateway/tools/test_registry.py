@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.tools.registry import detect_format, template_knows_tools
+from gateway.tools.registry import detect_format
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,3 @@ def test_the_operator_overrides_the_template() -> None:
 def test_an_unknown_override_is_refused_with_the_known_names() -> None:
     with pytest.raises(ValueError, match=r"tool_format = 'pythonic': the known formats are .*hermes"):
         detect_format("", override="pythonic")
-
-
-def test_a_template_without_tools_is_told_apart() -> None:
-    assert template_knows_tools("{% if tools %}")
-    assert not template_knows_tools("{% for message in messages %}")
