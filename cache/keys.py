@@ -7,6 +7,10 @@
     {prefix}:{T}:lru    zset    entry -> last use (ms)
     {prefix}:{T}:exp    zset    entry -> expiry (ms), for reaping what Redis has expired by itself
     {prefix}:{T}:use    hash    bytes
+    {prefix}:{T}:f:ID   string  lease of a generation in flight; value: its token
+    {prefix}:{T}:f:ID:TOKEN     stream of its events
+    {prefix}:{T}:f:ID:w zset    followers on other gateways -> when they were last seen to be there (ms)
+    {prefix}:{T}:shadow hash    counts of shadow verification
     {prefix}:tenants    set     tenant digests that have entries, for the reaper
 
 T, ID and PART are hex digests made in `cache.partition`: no name that a caller chose is ever part of a key.
@@ -35,8 +39,14 @@ class TenantKeys(msgspec.Struct, frozen=True):
     def members(self, partition: str) -> str:
         return self._key("m", partition)
 
-    def flight(self, key: str) -> str:
+    def flight_lease(self, key: str) -> str:
         return self._key("f", key)
+
+    def flight_events(self, key: str, token: str) -> str:
+        return self._key("f", key, token)
+
+    def flight_watchers(self, key: str) -> str:
+        return self._key("f", key, "w")
 
     @property
     def index(self) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -26,6 +26,8 @@ E = TypeVar("E")
 Produce = Callable[[], AsyncIterator[E]]
 
 MAX_BUFFERED_EVENTS = 262_144  # later participants replay from the start, so all events of a flight are kept
+
+WATCH_INTERVAL_S = 0.5  # how soon an abandoned generation is cancelled after the last outside follower left
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +40,14 @@ class SingleFlight(Generic[E]):
     """The flights of one process. Used from one event loop."""
 
     def __init__(
-        self, *, is_last: Callable[[E], bool] = _never, max_buffered_events: int = MAX_BUFFERED_EVENTS
+        self,
+        *,
+        is_last: Callable[[E], bool] = _never,
+        max_buffered_events: int = MAX_BUFFERED_EVENTS,
+        watched: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
-        self.is_last, self.max_buffered_events = is_last, max_buffered_events
+        """`watched(key)`: whether somebody outside this process follows; asked when the last seat here was left."""
+        self.is_last, self.max_buffered_events, self.watched = is_last, max_buffered_events, watched
         self._running: dict[str, _Generation[E]] = {}
 
     @property
@@ -122,6 +129,7 @@ class _Generation(Generic[E]):
         self.ended = False
         self._finishing = False
         self.num_seats = 0
+        self._farewell: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self.task = asyncio.create_task(self._run(produce), name=f"flight-{key[:12]}")
 
@@ -135,7 +143,20 @@ class _Generation(Generic[E]):
 
     def seat_left(self) -> None:
         self.num_seats -= 1
-        if self.num_seats == 0 and not self.ended and not self._finishing:
+        if self.num_seats or self.ended or self._finishing:
+            return
+        if self._flights.watched is None:
+            self.task.cancel()
+        elif self._farewell is None:
+            self._farewell = asyncio.create_task(self._cancel_when_unwatched(self._flights.watched))
+
+    async def _cancel_when_unwatched(self, watched: Callable[[str], Awaitable[bool]]) -> None:
+        while await watched(self.key):
+            await asyncio.wait([self.task], timeout=WATCH_INTERVAL_S)
+            if self.num_seats or self.ended or self._finishing:
+                break
+        self._farewell = None
+        if not (self.num_seats or self.ended or self._finishing):
             self.task.cancel()
 
     async def _run(self, produce: Produce[E]) -> None:
