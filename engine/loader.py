@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import ModelLoadError
+from engine.layers.cpu_packed import pack_for_cpu
 from engine.model_config import ModelConfig, load_model_config
 from engine.models.base import CausalLM
 from engine.models.registry import model_class
@@ -61,16 +62,18 @@ def load_model(
     with _default_dtype(DTYPES[name]), torch.device(device):
         model = model_class(config.architecture)(served)
     model.eval()
+    model.num_parameters = sum(parameter.numel() for parameter in model.parameters())
     if load_format == "dummy":
         fill_with_random(model)
     else:
         load_weights(model, folder)
+    pack_for_cpu(model)
     return model, config
 
 
 def num_parameters(model: CausalLM) -> int:
-    """Weights counted once: a tied head adds none."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    """Weights of the checkpoint, counted once: a tied head adds none."""
+    return model.num_parameters
 
 
 def fill_with_random(model: CausalLM, *, seed: int = 0) -> None:

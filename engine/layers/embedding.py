@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from engine.layers.linear import WeightForm
 from kernels.embedding import embedding
 
 
@@ -43,13 +44,19 @@ class OutputHead(nn.Module):
             else nn.Parameter(torch.empty(vocab_size, hidden_size), requires_grad=False)
         )
         self.softcap = softcap
+        self.form: WeightForm | None = None
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Args: hidden (rows, hidden). Returns: logits (rows, vocab)."""
-        logits = F.linear(hidden, self.weight)
+        logits: torch.Tensor = F.linear(hidden, self.weight) if self.form is None else self.form(hidden)
         if self.softcap is None:
             return logits
         return torch.tanh(logits / self.softcap) * self.softcap
+
+    def take_form(self, form: WeightForm) -> None:
+        """Uses `form` from now on; the plain weight is let go, unless the embedding still reads it."""
+        self.form = form
+        self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
         if not self.tied:

@@ -1,5 +1,9 @@
 """Linear layers. Products that share an input are one product: `MergedLinear` holds q, k and v (or gate and up) in one
-weight, one read of the input and one call instead of two or three."""
+weight, one read of the input and one call instead of two or three.
+
+After loading, a layer's plain weight may give way to another form of it (`WeightForm`): packed for the CPU's products,
+or quantized.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,14 @@ import torch.nn.functional as F
 from torch import nn
 
 
+class WeightForm(nn.Module):
+    """A weight (out, in) held in another form; calling it multiplies."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Args: x (num_tokens, in). Returns: x W^T (num_tokens, out), in x's dtype."""
+        raise NotImplementedError
+
+
 class Linear(nn.Module):
     """y = x W^T + b; weight (out, in), bias (out,)."""
 
@@ -17,10 +29,20 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
+        self.form: WeightForm | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Args: x (num_tokens, in). Returns: (num_tokens, out)."""
-        return F.linear(x, self.weight, self.bias)
+        form = self.form
+        if form is None:
+            return F.linear(x, self.weight, self.bias)
+        out: torch.Tensor = form(x)
+        return out if self.bias is None else out + self.bias
+
+    def take_form(self, form: WeightForm) -> None:
+        """Uses `form` from now on; the plain weight is let go."""
+        self.form = form
+        self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
         """(checkpoint name, view that takes it) of every tensor this layer reads."""

@@ -19,6 +19,7 @@ class CausalLM(nn.Module):
     """
 
     attention_specs: tuple[AttentionSpec, ...]
+    num_parameters: int  # weights counted once, a tied head not at all; set by the loader
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
