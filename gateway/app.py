@@ -16,6 +16,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
 from gateway import __version__
+from gateway.controllers.admin import ADMIN_CONTROLLERS
 from gateway.controllers.chat import ChatController
 from gateway.controllers.completions import CompletionController
 from gateway.controllers.embeddings import EmbeddingController
@@ -47,7 +48,7 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
             yield
 
     app = Litestar(
-        route_handlers=[HealthController, MetricsController, *DATA_PLANE],
+        route_handlers=[HealthController, MetricsController, *DATA_PLANE, *ADMIN_CONTROLLERS],
         lifespan=[lifespan],
         dependencies=_dependencies(settings, metrics),
         exception_handlers=cast(Any, dict.fromkeys((GatewayError, HTTPException, Exception), error_response)),

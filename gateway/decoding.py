@@ -30,6 +30,7 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _BOUND = re.compile(r"^Expected `(\w+)`(?: of length)? (>=|<=|>|<) (-?[\d.e+]+)$")
 _TYPE = re.compile(r"^Expected `([^`]+)`, got `([^`]+)`$")
 _MISSING = re.compile(r"^Object missing required field `([^`]+)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `([^`]+)`$")
 _ENUM = re.compile(r"^Invalid (?:enum )?value (.*)$", re.DOTALL)
 
 _TYPE_WORDS = {
@@ -160,6 +161,8 @@ def explain(
     if missing := _MISSING.match(message):
         name = f"{param}.{missing[1]}" if param else missing[1]
         return _missing(name)
+    if unknown := _UNKNOWN.match(message):
+        return _unknown(f"{param}.{unknown[1]}" if param else unknown[1])
     if not param:
         return MalformedBody("the body must be a JSON object")
     value = _locate(document, steps)
@@ -182,6 +185,11 @@ def _missing(name: str) -> InvalidRequest:
     if name == "model":
         return InvalidRequest("you must provide a model parameter")
     return InvalidRequest(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
+
+
+def _unknown(name: str) -> InvalidRequest:
+    shown = clip(name)
+    return InvalidRequest(f"Unknown parameter: '{shown}'.", param=shown, code="unknown_parameter")
 
 
 def bad_value(param: str, value: Any, supported: str | None = None) -> InvalidRequest:

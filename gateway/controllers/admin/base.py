@@ -1,0 +1,66 @@
+"""What the controllers of both admin APIs share: billing's errors as HTTP, and pages by keyset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+from litestar import Controller, Request
+from litestar.di import NamedDependency, Provide
+from litestar.response.base import ASGIResponse
+
+from billing.db import Database
+from billing.errors import BillingError
+from billing.principal import Actor
+from billing.secrets import ServerSecret
+from billing.service import Billing
+from gateway.admin_auth import actor_of
+from gateway.errors import error_response
+from gateway.faults import as_gateway_error
+from gateway.schemas.admin.common import Page
+
+# What nearly every handler asks for.
+By = NamedDependency[Actor]
+Db = NamedDependency[Database]
+Secret = NamedDependency[ServerSecret]
+
+R = TypeVar("R")
+V = TypeVar("V")
+
+
+def billing_error_response(request: Request[Any, Any, Any], exc: BillingError) -> ASGIResponse:
+    """What a service refuses with, in OpenAI's envelope. Raises: nothing."""
+    return error_response(request, as_gateway_error(exc))
+
+
+def _db(billing: NamedDependency[Billing]) -> Database:
+    return billing.db
+
+
+def _secret(billing: NamedDependency[Billing]) -> ServerSecret:
+    return billing.secret
+
+
+class AdminController(Controller):
+    """Base of the admin controllers. Services raise BillingError; nothing is caught in handlers.
+
+    `actor` is who calls: services check his role, narrow what he sees and name him in the audit log.
+    """
+
+    dependencies = {  # noqa: RUF012 - Litestar's own way to declare it, as the next
+        "actor": Provide(actor_of, sync_to_thread=False),
+        "db": Provide(_db, sync_to_thread=False),
+        "secret": Provide(_secret, sync_to_thread=False),
+    }
+    exception_handlers = cast(Any, {BillingError: billing_error_response})
+
+
+def page_of(rows: Sequence[R], limit: int, view: Callable[[R], V], *, next_after: Callable[[R], str]) -> Page[V]:
+    """The first `limit` of rows that were read one beyond it, so that no COUNT is needed to know of more."""
+    shown = rows[:limit]
+    return Page(
+        data=[view(row) for row in shown],
+        has_more=len(rows) > limit,
+        first_id=next_after(shown[0]) if shown else None,
+        last_id=next_after(shown[-1]) if shown else None,
+    )

@@ -1,0 +1,159 @@
+"""One call for every route of both admin APIs: what it needs, and the least role that may make it.
+
+`{tenant}`, `{project_id}` ... in paths, queries and bodies stand for things of the company that is called about;
+`{fresh_…}` are made anew for each call, so that destructive calls do not disturb one another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from billing import keys, prices, tenants
+from billing.limits import rules
+from tests.gateway.controllers.admin.conftest import OPERATOR, Company, Office
+
+ROLES = ("none", "inference", "member", "admin", "operator")  # rising
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """`least` is the least of ROLES that the call succeeds for. `audited`: it changes something."""
+
+    id: str
+    method: str
+    path: str
+    least: str
+    query: dict[str, Any] = {}
+    body: Any = None
+
+    @property
+    def audited(self) -> bool:
+        return self.method != "GET"
+
+
+def case(id: str, method: str, path: str, least: str, **fields: Any) -> Case:
+    return Case(id=id, method=method, path=path, least=least, **fields)
+
+
+T, P, K, L = "/admin/v1/tenants", "/admin/v1/projects", "/admin/v1/keys", "/admin/v1/limits"
+CASES: list[Case] = [
+    case("ListTenants", "GET", T, "member"),
+    case("CreateTenant", "POST", T, "operator", body={"slug": "new-{n}"}),
+    case("GetTenant", "GET", T + "/{tenant}", "member"),
+    case("UpdateTenant", "PATCH", T + "/{tenant}", "admin", body={"name": "Renamed {n}"}),
+    case("ListProjects", "GET", P, "member", query={"tenant": "{tenant}"}),
+    case("CreateProject", "POST", P, "admin", body={"name": "New {n}", "tenant": "{tenant}"}),
+    case("GetProject", "GET", P + "/{project_id}", "member"),
+    case("UpdateProject", "PATCH", P + "/{project_id}", "admin", body={"name": "Renamed {n}"}),
+    case("ArchiveProject", "POST", P + "/{fresh_project}/archive", "admin"),
+    case("ListKeys", "GET", K, "member", query={"tenant": "{tenant}"}),
+    case("CreateKey", "POST", K, "admin", body={"project": "{project_id}", "name": "new-{n}"}),
+    case("GetKey", "GET", K + "/{key_id}", "member"),
+    case("UpdateKey", "PATCH", K + "/{fresh_key}", "admin", body={"name": "renamed-{n}"}),
+    case("RotateKey", "POST", K + "/{fresh_key}/rotate", "admin", body={"grace_s": 0}),
+    case("RevokeKey", "DELETE", K + "/{fresh_key}", "admin"),
+    case("ListLimits", "GET", L, "member", query={"tenant": "{tenant}"}),
+    case(
+        "SetLimit",
+        "PUT",
+        L,
+        "admin",
+        body={"scope": "project", "scope_id": "{project_id}", "quota": "rpm", "model": "m{n}", "hard": 5},
+    ),
+    case(
+        "RemoveLimit",
+        "DELETE",
+        L,
+        "admin",
+        query={"scope": "project", "scope_id": "{project_id}", "quota": "rpd", "model": "{fresh_limit}"},
+    ),
+    case("ListPrices", "GET", "/admin/v1/prices", "member", query={"tenant": "{tenant}"}),
+    case(
+        "CreatePrice",
+        "POST",
+        "/admin/v1/prices",
+        "operator",
+        body={"model": "model-{n}", "input": "0.15", "output": "0.6", "tenant": "{tenant}"},
+    ),
+    case("EndPrice", "POST", "/admin/v1/prices/{fresh_price}/end", "operator", body={}),
+    case(
+        "CreateDiscount",
+        "POST",
+        "/admin/v1/discounts",
+        "operator",
+        body={"tenant": "{tenant}", "percent": "15", "model": "model-{n}"},
+    ),
+    case("CreateGpuPrice", "POST", "/admin/v1/gpu-prices", "operator", body={"upstream": "gpu-{n}", "hour_usd": "2"}),
+]
+
+
+class Filler:
+    """Fills a case's braces with a company's things; `n` counts calls."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._n = 0
+
+    async def filled(self, case: Case, company: Company) -> tuple[str, dict[str, Any], Any]:
+        """(path, query, body) of one call."""
+        self._n += 1
+        values = {
+            "n": str(self._n),
+            "tenant": company.id,
+            "project_id": company.project,
+            "key_id": company.key_ids["member"],
+        }
+        text = msgspec.json.encode([case.path, case.query, case.body]).decode()
+        for name, make in _FRESH.items():
+            if "{" + name + "}" in text:
+                values[name] = await make(self._office, company, self._n)
+
+        def fill(value: Any) -> Any:
+            if isinstance(value, str):
+                for name, filler in values.items():
+                    value = value.replace("{" + name + "}", filler)
+                return value
+            if isinstance(value, dict):
+                return {key: fill(inner) for key, inner in value.items()}
+            return [fill(inner) for inner in value] if isinstance(value, list) else value
+
+        path: str = fill(case.path)
+        return path, fill(case.query), fill(case.body)
+
+
+async def _project(office: Office, company: Company, n: int) -> str:
+    async with office.gateway.parts.billing.db.begin() as session:
+        return (await tenants.create_project(session, OPERATOR, company.id, name=f"fresh {n}")).id
+
+
+async def _key(office: Office, company: Company, n: int) -> str:
+    billing = office.gateway.parts.billing
+    async with billing.db.begin() as session:
+        made = await keys.create_key(session, OPERATOR, billing.secret, company.project, name=f"fresh-{n}")
+        return made.key.id
+
+
+async def _limit(office: Office, company: Company, n: int) -> str:
+    async with office.gateway.parts.billing.db.begin() as session:
+        rule = await rules.set_limit(
+            session,
+            OPERATOR,
+            scope_kind="project",
+            scope_id=company.project,
+            quota="rpd",
+            model=f"fresh-{n}",
+            hard=1,
+        )
+        return rule.model
+
+
+async def _price(office: Office, company: Company, n: int) -> str:
+    async with office.gateway.parts.billing.db.begin() as session:
+        made = await prices.set_price(
+            session, OPERATOR, model=f"fresh-{n}", input_nano=1, output_nano=1, tenant=company.id
+        )
+        return made.id
+
+
+_FRESH = {"fresh_project": _project, "fresh_key": _key, "fresh_limit": _limit, "fresh_price": _price}
