@@ -95,18 +95,22 @@ async def list_events(
     if not 1 <= limit <= MAX_PAGE:
         raise Invalid(f"limit: {limit} is not between 1 and {MAX_PAGE}", param="limit")
     query = sa.select(AuditEvent).order_by(AuditEvent.id.desc()).limit(limit)
-    filters = [
-        (tenant_id, AuditEvent.tenant_id == tenant_id),
-        (project_ids, AuditEvent.project_id.in_(project_ids)),
-        (actions, AuditEvent.action.in_(actions)),
-        (actor_ids, AuditEvent.actor_id.in_(actor_ids)),
-        (resource_ids, AuditEvent.resource_id.in_(resource_ids)),
-        (since, AuditEvent.effective_at >= since if since else sa.true()),
-        (until, AuditEvent.effective_at < until if until else sa.true()),
-        (after, AuditEvent.id < after),
-        (before, AuditEvent.id > before),
-    ]
-    for given, condition in filters:
-        if given:
-            query = query.where(condition)
+    if tenant_id is not None:
+        query = query.where(AuditEvent.tenant_id == tenant_id)
+    for column, values in (
+        (AuditEvent.project_id, project_ids),
+        (AuditEvent.action, actions),
+        (AuditEvent.actor_id, actor_ids),
+        (AuditEvent.resource_id, resource_ids),
+    ):
+        if values:
+            query = query.where(column.in_(values))
+    if since is not None:
+        query = query.where(AuditEvent.effective_at >= since)
+    if until is not None:
+        query = query.where(AuditEvent.effective_at < until)
+    if after is not None:
+        query = query.where(AuditEvent.id < after)
+    if before is not None:
+        query = query.where(AuditEvent.id > before)
     return list(await session.scalars(query))

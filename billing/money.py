@@ -15,7 +15,7 @@ NANO = 1_000_000_000
 PPM = 1_000_000
 MAX_NANO_USD = 2**63 - 1  # what a BIGINT and Redis's INCRBY hold: 9.2 billion dollars
 _TOKENS_PER_PRICE = 1_000_000
-_PLAIN = re.compile(r"-?\$?(\d{1,3}(,\d{3})+|\d+)(\.\d{1,9})?")
+_PLAIN = re.compile(r"-?\$?(\d{1,3}(,\d{3})+|\d+)(\.\d{1,9})?", re.ASCII)
 
 
 def parse_usd(text: str, *, param: str = "amount") -> int:
@@ -43,7 +43,7 @@ def format_usd(nano: int) -> str:
 def parse_percent(text: str, *, param: str = "discount") -> int:
     """Parts per million from `15`, `15%` or `12.5 %`: between 0 and 100 with at most four decimals. Raises: Invalid."""
     cleaned = text.strip().removesuffix("%").strip()
-    if not re.fullmatch(r"\d{1,3}(\.\d{1,4})?", cleaned):
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,4})?", cleaned, re.ASCII):
         raise Invalid(f"{param}: {text[:40]!r} is not a percentage with at most four decimals", param=param)
     ppm = int(Decimal(cleaned).scaleb(4))
     if ppm > PPM:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta
 
 import msgspec
@@ -89,9 +90,9 @@ async def _budget(redis: Redis, session: AsyncSession, tenant: Tenant, rule: Rul
 
 async def _rate(redis: Redis, rule: Rule, now: datetime) -> LimitStatus:
     seconds, micros = await redis.time()
-    tat = await redis.get(rule.key)
-    ahead_us = max(0.0, float(tat) - (seconds * 1_000_000 + micros)) if tat is not None else 0.0
-    used = min(rule.capacity, -int(-ahead_us * rule.capacity // rule.period_us))
+    tat, _, written_under = (await redis.get(rule.key) or b"0/0").partition(b"/")
+    ahead_us = max(0.0, float(tat) - (seconds * 1_000_000 + micros))
+    used = min(rule.capacity, math.ceil(ahead_us * int(written_under) / rule.period_us))
     return _made(rule, used=used, held=0, resets_at=now + timedelta(microseconds=ahead_us) if used else None)
 
 

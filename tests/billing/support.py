@@ -8,15 +8,21 @@ import subprocess
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import sqlalchemy as sa
 from redis.exceptions import RedisError
 
 from billing import keys, prices, tenants
+from billing.db import Database, create_engine
+from billing.entry import Entry
 from billing.keys import NewKey
 from billing.limits import rules
+from billing.limits.ticket import Held, HoldTerms, Ticket
+from billing.prices import TokenCounts
 from billing.principal import Actor, Principal, Role, Scope
 from billing.service import Billing
-from billing.tables import Project, Tenant
+from billing.tables import LedgerEntry, Project, Tenant
 
 OPERATOR = Actor.operator("cli", "test")
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -105,10 +111,6 @@ class ValkeyProcess:
 
 
 async def create_database(admin_url: str, name: str, template: str = "template1") -> None:
-    import sqlalchemy as sa
-
-    from billing.db import create_engine
-
     engine = create_engine(admin_url)
     async with engine.connect() as connection:
         autocommit = await connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -170,3 +172,53 @@ async def make_world(billing: Billing, *, slug: str = "acme", time_zone: str = "
                 effective_from=datetime(2020, 1, 1, tzinfo=UTC),
             )
     return World(billing, tenant, project, new_key)
+
+
+async def admit(world: World, request_id: str, *, model: str = "m") -> Ticket:
+    """Open and admit; raises what admission raises."""
+    ticket = await world.billing.admission.open(await world.principal(), model, request_id)
+    await world.billing.admission.admit(ticket)
+    return ticket
+
+
+async def hold(world: World, ticket: Ticket, *, prompt: int = 10, output: int = 100, slice_tokens: int = 256) -> Held:
+    """Hold at the model's price in force."""
+    rates = await world.billing.prices.rates(world.tenant.id, ticket.model, at=ticket.accepted_at)
+    terms = HoldTerms(prompt_tokens=prompt, max_output_tokens=output, rates=rates, slice_tokens=slice_tokens)
+    return await world.billing.admission.hold(ticket, terms)
+
+
+def entry_for(ticket: Ticket, *, prompt: int, output: int, cached: int = 0, **fields: Any) -> Entry:
+    """The row of a ticket that holds."""
+    assert ticket.terms is not None
+    return Entry.priced(
+        request_id=ticket.request_id,
+        principal=ticket.principal,
+        endpoint=ticket.endpoint,
+        model=ticket.model,
+        accepted_at=ticket.accepted_at,
+        tokens=TokenCounts.of(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=output),
+        rates=ticket.terms.rates,
+        **fields,
+    )
+
+
+async def finish(world: World, ticket: Ticket, *, prompt: int = 10, output: int = 100, **fields: Any) -> Entry:
+    """Book and settle."""
+    entry = entry_for(ticket, prompt=prompt, output=output, **fields)
+    await world.billing.ledger.book(entry)
+    await world.billing.admission.settle(ticket, amount_nano=entry.amount_nano_usd, tokens=entry.total_tokens)
+    return entry
+
+
+async def counter(world: World, quota: str = "budget_month") -> tuple[int, int]:
+    """(used, held) of the one budget counter of that quota."""
+    (key,) = [k async for k in world.billing.redis.scan_iter(match=f"*:b:{quota}:*")]
+    used, held = await world.billing.redis.hmget(key, ["used", "held"])
+    return int(used), int(held)
+
+
+async def rows_of(db: Database) -> list[LedgerEntry]:
+    """The whole ledger, in order."""
+    async with db.read() as session:
+        return list(await session.scalars(sa.select(LedgerEntry).order_by(LedgerEntry.id)))

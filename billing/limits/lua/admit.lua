@@ -28,6 +28,6 @@ for i = 1, num_leases do
   end
 end
 
-for i = 1, num_rates do write_tat(KEYS[i], tats[i], now) end
+for i = 1, num_rates do write_tat(KEYS[i], tonumber(ARGV[5 + (i - 1) * 3]), tats[i], now) end
 renew_leases(num_rates + 1, num_leases, request_id, now + lease_us)
 return reply

@@ -1,6 +1,7 @@
 -- Shared by every script of this folder (Python puts it in front of each).
 --
--- Rates are GCRA: a key holds the theoretical arrival time (TAT) in microseconds of Redis's own clock, as a decimal.
+-- Rates are GCRA: a key holds the theoretical arrival time (TAT) in microseconds of Redis's own clock, and the limit it
+-- was written under: when the limit changes, what was used stays used and no more.
 -- Money never becomes a Lua number: it goes in by HINCRBY or as a whole-number argument and is compared as text,
 -- because Lua numbers lose digits past 2^53 and print as 1e+14.
 
@@ -29,22 +30,29 @@ local function minus(amount)
 end
 
 -- The TAT, not before now (an idle bucket is full) nor a period after it (a failover to a slower clock locks nobody out).
-local function read_tat(key, now, period)
-  local tat = tonumber(redis.call('GET', key) or now)
-  return math.min(math.max(tat, now), now + period)
+local function read_tat(key, limit, period, now)
+  local value = redis.call('GET', key)
+  if not value then return now end
+  local slash = value:find('/', 1, true)
+  local ahead = tonumber(value:sub(1, slash - 1)) - now
+  local written_under = tonumber(value:sub(slash + 1))
+  if ahead <= 0 then return now end
+  if written_under ~= limit and limit > 0 then ahead = ahead * written_under / limit end
+  return now + math.min(ahead, period)
 end
 
-local function write_tat(key, tat, now)
+local function write_tat(key, limit, tat, now)
   if tat <= now then
     redis.call('DEL', key)
   else
-    redis.call('SET', key, string.format('%.3f', tat), 'PX', whole(math.ceil((tat - now) / 1000) + 1))
+    local life_ms = whole(math.ceil((tat - now) / 1000) + 1)
+    redis.call('SET', key, string.format('%.3f/%.0f', tat, limit), 'PX', life_ms)
   end
 end
 
 -- What taking `cost` would mean: new TAT, wait in us (0: may pass, -1: never), remaining after it, us until full again.
 local function peek_rate(key, limit, period, cost, now)
-  local tat = read_tat(key, now, period)
+  local tat = read_tat(key, limit, period, now)
   if cost > limit then
     local remaining = 0
     if limit > 0 then remaining = math.floor((now + period - tat) * limit / period + 1e-6) end
@@ -61,7 +69,7 @@ end
 
 local function give_back_rate(key, limit, period, cost, now)
   if limit <= 0 or cost <= 0 then return end
-  write_tat(key, read_tat(key, now, period) - cost * period / limit, now)
+  write_tat(key, limit, read_tat(key, limit, period, now) - cost * period / limit, now)
 end
 
 local function renew_leases(first, count, request_id, expiry)

@@ -68,7 +68,9 @@ for i = 1, num_budgets do
   end
 end
 for i = 1, num_budgets do redis.call('HINCRBY', KEYS[first_budget + i - 1], 'held', amount) end
-for i = 1, num_rates do write_tat(KEYS[first_rate + i - 1], tats[i], now) end
+for i = 1, num_rates do
+  write_tat(KEYS[first_rate + i - 1], tonumber(ARGV[rate_args + (i - 1) * 3]), tats[i], now)
+end
 
 redis.call('HSET', hold, 'state', 'open', 'amount', amount, 'tokens', ARGV[7], 'granted', granted,
   'in', '0', 'cached', '0', 'out', '0', 'meta', meta)
