@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
+from typing import cast
 
 import msgspec
 import sqlalchemy as sa
@@ -90,7 +91,8 @@ async def _budget(redis: Redis, session: AsyncSession, tenant: Tenant, rule: Rul
 
 async def _rate(redis: Redis, rule: Rule, now: datetime) -> LimitStatus:
     seconds, micros = await redis.time()
-    tat, _, written_under = (await redis.get(rule.key) or b"0/0").partition(b"/")
+    value = cast(bytes | None, await redis.get(rule.key)) or b"0/0"
+    tat, _, written_under = value.partition(b"/")
     ahead_us = max(0.0, float(tat) - (seconds * 1_000_000 + micros))
     used = min(rule.capacity, math.ceil(ahead_us * int(written_under) / rule.period_us))
     return _made(rule, used=used, held=0, resets_at=now + timedelta(microseconds=ahead_us) if used else None)
