@@ -42,13 +42,14 @@ class RequestState:
         """New rows and new pages of a plan."""
         for sequence in plan.admitted:
             if sequence.row >= 0:
-                self._admit(sequence)
+                self.admit(sequence)
         for update in plan.table_updates:
             if update.row >= 0:
                 pages = torch.tensor(update.pages, dtype=torch.int32)
                 self.block_tables[update.group][update.row, update.column : update.column + len(update.pages)] = pages
 
-    def _admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: Sequence) -> None:
+        """Fills the sequence's row from the host: its known tokens, pages and counts."""
         row = sequence.row
         ids = torch.tensor(sequence.token_ids, dtype=torch.int32)
         self.tokens[row, : len(ids)] = ids
