@@ -32,9 +32,8 @@ import math
 from typing import Any
 
 import msgspec
-from litestar import Request
+from litestar import Request, Response
 from litestar.exceptions import HTTPException
-from litestar.response.base import ASGIResponse
 
 log = logging.getLogger(__name__)
 
@@ -295,27 +294,14 @@ def _detail(exc: HTTPException) -> str:
     return "The request is invalid."
 
 
-def error_response(request: Request[Any, Any, Any], exc: Exception) -> ASGIResponse:
-    """Litestar's exception handler for everything. 5xx are logged with the traceback, 4xx are not."""
+def error_response(request: Request[Any, Any, Any], exc: Exception) -> Response[bytes]:
+    """Litestar's exception handler for everything. Faults of ours are logged with the traceback, refusals are not."""
     error = from_exception(exc, method=request.method, path=request.url.path)
     if error.status_code >= 500 and not isinstance(exc, GatewayError):
         log.error("unhandled error on %s %s", request.method, request.url.path, exc_info=exc)
-    return envelope_response(error, is_head=request.method == "HEAD")
-
-
-class _Finished(ASGIResponse):
-    """What an exception handler returns is asked for its ASGI response once more."""
-
-    def to_asgi_response(self, *_: Any, **__: Any) -> ASGIResponse:
-        return self
-
-
-def envelope_response(error: GatewayError, *, is_head: bool = False) -> ASGIResponse:
-    """The error as a JSON response."""
-    return _Finished(
-        body=b"" if is_head else msgspec.json.encode(error.envelope()),
+    return Response(
+        msgspec.json.encode(error.envelope()),
         media_type="application/json",
         status_code=error.status_code,
         headers=error.response_headers(),
-        is_head_response=is_head,
     )

@@ -182,6 +182,8 @@ async def start_gateway(tmp_path: Path, redis_url: str, migrated: Path) -> Async
                 text_model=fields.pop("text_model", None) or text_model(),
                 upstreams=fields.pop("upstreams", ()),
             )
+            # A busy test machine is no absent Redis.
+            fields.setdefault("redis_deadline_ms", 5000)
             settings = Settings(data_dir=str(folder), redis_url=redis_url, **fields)
             app = create_app(settings, overrides)
             await stack.enter_async_context(_started(app))
@@ -210,3 +212,10 @@ def frames(response: httpx.Response) -> list[Any]:
     payloads = [block.removeprefix("data: ") for block in text.split("\n\n") if block.startswith("data: ")]
     assert payloads.pop() == "[DONE]"
     return [msgspec.json.decode(payload) for payload in payloads]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Turns the loop until `condition` holds; fails after five seconds."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in Redis or SQL and has no event
+            await asyncio.sleep(0)

@@ -34,7 +34,7 @@ CHATML = (
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-CONTEXT = 256
+CONTEXT = 1024
 
 
 def byte_tokenizer() -> Tokenizer:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from litestar import Controller, Request
+from litestar import Controller, Request, Response
 from litestar.di import NamedDependency, Provide
-from litestar.response.base import ASGIResponse
 
 from billing.db import Database
 from billing.errors import BillingError
@@ -28,7 +27,7 @@ R = TypeVar("R")
 V = TypeVar("V")
 
 
-def billing_error_response(request: Request[Any, Any, Any], exc: BillingError) -> ASGIResponse:
+def billing_error_response(request: Request[Any, Any, Any], exc: BillingError) -> Response[bytes]:
     """What a service refuses with, in OpenAI's envelope. Raises: nothing."""
     return error_response(request, as_gateway_error(exc))
 
