@@ -14,6 +14,7 @@ import torch
 
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
+from kernels.rope_kv_write import rope_kv_write
 
 
 @dataclass(frozen=True)
@@ -128,14 +129,49 @@ class Attention:
     ) -> torch.Tensor:
         """q [T, num_heads, head_dim], k and v [T, num_kv_heads, head_dim], after RoPE; sinks [num_heads] are extra
         logits of the softmax without a value (gpt-oss). Returns [T, num_heads, head_dim]."""
+        group, _ = self._kv.locations[layer_index]
+        kv_write(k, v, self._kv.layer_cache(layer_index), self._meta.slot_mapping[group])
+        return self._attend(layer_index, q, sinks)
+
+    def from_qkv(
+        self,
+        layer_index: int,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        *,
+        q_norm: torch.Tensor | None = None,
+        k_norm: torch.Tensor | None = None,
+        eps: float = 1e-6,
+        unit_offset: bool = False,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As calling it, from the QKV product itself: norms, rotation and the KV write are one launch on a GPU.
+
+        Args: qkv [T, num_heads + 2 * num_kv_heads, head_dim], changed in place; cos, sin [T, rotary_dim] of
+        `RopeTable`; q_norm, k_norm [head_dim]. Returns [T, num_heads, head_dim].
+        """
+        group, _ = self._kv.locations[layer_index]
+        rope_kv_write(
+            qkv,
+            cos,
+            sin,
+            self._kv.layer_cache(layer_index),
+            self._meta.slot_mapping[group],
+            q_norm=q_norm,
+            k_norm=k_norm,
+            eps=eps,
+            unit_offset=unit_offset,
+        )
+        return self._attend(layer_index, qkv[:, : self._kv.specs[layer_index].num_heads], sinks)
+
+    def _attend(self, layer_index: int, q: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
         spec = self._kv.specs[layer_index]
         group, _ = self._kv.locations[layer_index]
-        cache = self._kv.layer_cache(layer_index)
         meta = self._meta
-        kv_write(k, v, cache, meta.slot_mapping[group])
         return paged_attention(
             q,
-            cache,
+            self._kv.layer_cache(layer_index),
             meta.block_tables[group],
             meta.cu_seqlens_q,
             meta.seq_lens,

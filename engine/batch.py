@@ -42,7 +42,9 @@ def build_batch(plan: StepPlan, state: RequestState) -> StepBatch:
     device = state.device
     # One packed tensor, one copy: [rows | starts | cumulative lengths | sample from, rows, positions].
     packed = torch.tensor(
-        [*rows, *starts, *lengths, *sample_from, *sample_rows, *sample_positions], dtype=torch.int64
+        [*rows, *starts, *lengths, *sample_from, *sample_rows, *sample_positions],
+        dtype=torch.int64,
+        pin_memory=device.type == "cuda",  # from pageable memory the copy may wait for the step that runs
     ).to(device, non_blocking=True)
     n, r = len(items), len(sample_from)
     row_of, start_of, cumulative, *samples = packed.split([n, n, n + 1, r, r, r])

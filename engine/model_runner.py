@@ -49,6 +49,9 @@ class StepOutput:
 class ModelRunner:
     """Args: eos_token_ids for min_tokens; deterministic: batch-invariant forward calls."""
 
+    state_class: type[RequestState] = RequestState
+    sampler_class: type[Sampler] = Sampler
+
     def __init__(
         self,
         model: CausalLM,
@@ -67,7 +70,7 @@ class ModelRunner:
         self.device = device
         self.grammars = grammars
         self.deterministic = deterministic
-        self.state = RequestState(
+        self.state = self.state_class(
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
             block_size=layout.block_size,
@@ -75,7 +78,7 @@ class ModelRunner:
             logits_width=logits_width,
             device=device,
         )
-        self.sampler = Sampler(self.state, eos_token_ids)
+        self.sampler = self.sampler_class(self.state, eos_token_ids)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> PendingStep:

@@ -14,6 +14,7 @@ import torch
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.cuda_runner import CudaRunner
 from engine.errors import ModelLoadError
 from engine.grammar import GrammarMasks
 from engine.kv_cache import GIB, CacheLayout, plan_cache
@@ -103,7 +104,7 @@ def build_core_from_folder(
     bounds = step_bounds(config, device, model_config.max_position)
     layout, max_model_len = size_cache(config, model, model_config, device, bounds)
     masks = GrammarMasks()
-    runner = ModelRunner(
+    runner = runner_class(device)(
         model,
         layout,
         device=device,
@@ -115,6 +116,10 @@ def build_core_from_folder(
         deterministic=config.deterministic,
     )
     report.phases["make_cache_s"] = time.perf_counter() - started
+    if isinstance(runner, CudaRunner):
+        started = time.perf_counter()
+        runner.warm_up(capture=not config.enforce_eager)
+        report.phases["capture_graphs_s"] = time.perf_counter() - started
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return assemble_core(
         config,
@@ -130,6 +135,10 @@ def build_core_from_folder(
         ),
         clock,
     )
+
+
+def runner_class(device: torch.device) -> type[ModelRunner]:
+    return CudaRunner if device.type == "cuda" else ModelRunner
 
 
 def assemble_core(

@@ -442,3 +442,22 @@ def few_row_linear(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue = PLAI
             extra = replace(extra, norm_weight=None)
         _few_rows(x, weight, extra, out)
     return out
+
+
+def takes_few_rows(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether `few_row_linear` is the faster way for this product: few rows of 16 bits on a GPU."""
+    return (
+        uses_triton(x)
+        and x.dim() == 2
+        and 0 < x.shape[0] <= MAX_ROWS
+        and x.element_size() == 2
+        and weight.dtype == x.dtype
+        and x.stride(1) == 1
+    )
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x @ weight.T + bias: streamed for few rows on a GPU, torch's product else. Args: as `F.linear`."""
+    if takes_few_rows(x, weight):
+        return few_row_linear(x, weight, Epilogue(bias=bias))
+    return F.linear(x, weight, bias)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from kernels._paged_decode import paged_decode
+from kernels._paged_decode import INVARIANT_SPLITS, paged_decode
 from kernels._paged_prefill import paged_prefill
 from kernels._triton import uses_triton
 
@@ -236,6 +236,7 @@ def paged_attention(
         window=window,
         soft_cap=soft_cap,
         sinks=sinks,
+        num_splits=INVARIANT_SPLITS if batch_invariant else 0,
     )
     paged_prefill(
         q,

@@ -47,7 +47,16 @@ class SelfAttention(nn.Module):
     def forward(self, x: torch.Tensor, cos_sin: CosSin, attention: Attention) -> torch.Tensor:
         """Args: x (num_tokens, hidden), cos_sin the step's `RopeTable` rows. Returns: (num_tokens, hidden)."""
         num_tokens = x.shape[0]
-        heads = self.qkv_proj(x).view(num_tokens, -1, self.head_dim)
+        out = self.attend(self.qkv_proj(x), cos_sin, attention)
+        projected: torch.Tensor = self.o_proj(out.reshape(num_tokens, self.q_size))
+        return projected
+
+    def attend(self, qkv: torch.Tensor, cos_sin: CosSin, attention: Attention) -> torch.Tensor:
+        """Everything between the projections. Args: qkv (num_tokens, q + 2 kv), the product's output, which may be
+        changed in place. Returns: (num_tokens, num_heads, head_dim)."""
+        heads = qkv.view(qkv.shape[0], -1, self.head_dim)
+        if heads.is_cuda:
+            return self._attend_fused(heads, cos_sin, attention)
         qk_heads = self.num_heads + self.num_kv_heads
         v = heads[:, qk_heads:]
         if self.q_norm is None or self.k_norm is None:
@@ -56,9 +65,23 @@ class SelfAttention(nn.Module):
         else:
             q = rotate(self.q_norm(heads[:, : self.num_heads]), cos_sin)
             k = rotate(self.k_norm(heads[:, self.num_heads : qk_heads]), cos_sin)
-        out = attention(self.layer_index, q, k, v, sinks=self.sinks)
-        projected: torch.Tensor = self.o_proj(out.reshape(num_tokens, self.q_size))
-        return projected
+        return attention(self.layer_index, q, k, v, sinks=self.sinks)
+
+    def _attend_fused(self, heads: torch.Tensor, cos_sin: CosSin, attention: Attention) -> torch.Tensor:
+        cos, sin = cos_sin
+        norms = {}
+        if self.q_norm is not None and self.k_norm is not None:
+            norms = {"q_norm": self.q_norm.weight, "k_norm": self.k_norm.weight}
+        return attention.from_qkv(
+            self.layer_index,
+            heads,
+            cos.squeeze(1),
+            sin.squeeze(1),
+            eps=self.q_norm.eps if self.q_norm is not None else 0.0,
+            unit_offset=self.q_norm.unit_offset if self.q_norm is not None else False,
+            sinks=self.sinks,
+            **norms,
+        )
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
         if self.sinks is not None:

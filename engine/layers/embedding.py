@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from engine.layers.linear import WeightForm
 from kernels.embedding import embedding
+from kernels.few_row_linear import linear
 
 
 class Embedding(nn.Module):
@@ -48,7 +48,7 @@ class OutputHead(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Args: hidden (rows, hidden). Returns: logits (rows, vocab)."""
-        logits: torch.Tensor = F.linear(hidden, self.weight) if self.form is None else self.form(hidden)
+        logits: torch.Tensor = linear(hidden, self.weight) if self.form is None else self.form(hidden)
         if self.softcap is None:
             return logits
         return torch.tanh(logits / self.softcap) * self.softcap

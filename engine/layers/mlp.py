@@ -25,6 +25,7 @@ class GatedMlp(nn.Module):
         if config.hidden_act not in ACTIVATIONS:
             raise ModelLoadError(f"activation {config.hidden_act!r} is not supported, only {', '.join(ACTIVATIONS)}")
         self.activation = ACTIVATIONS[config.hidden_act]
+        self.gate = "silu" if config.hidden_act == "silu" else "gelu"
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Args: x (num_tokens, hidden). Returns: the same shape."""

@@ -12,6 +12,7 @@ from torch import nn
 from engine.attention import Attention
 from engine.layers.attention import CosSin, SelfAttention
 from engine.layers.embedding import Embedding, OutputHead
+from engine.layers.few_rows import few_row_product, fits_few_rows
 from engine.layers.mlp import GatedMlp
 from engine.layers.norm import RMSNorm
 from engine.layers.rotary import RopeTable
@@ -41,14 +42,31 @@ class LlamaLayer(nn.Module):
 
     def forward(
         self, hidden: torch.Tensor, residual: torch.Tensor | None, cos_sin: CosSin, attention: Attention
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(hidden, residual), whose sum is the layer's output; residual None: hidden is the sum."""
+        attn, mlp = self.self_attn, getattr(self, self.mlp_name)
+        if isinstance(mlp, GatedMlp) and fits_few_rows(
+            hidden, attn.qkv_proj, attn.o_proj, mlp.gate_up_proj, mlp.down_proj
+        ):
+            total = hidden if residual is None else hidden + residual
+            return self._forward_few_rows(total, mlp, cos_sin, attention), None
         if residual is None:
             residual, hidden = hidden, self.input_layernorm(hidden)
         else:
             hidden, residual = self.input_layernorm.add(hidden, residual)
         hidden = self.self_attn(hidden, cos_sin, attention)
         hidden, residual = self.post_attention_layernorm.add(hidden, residual)
-        return getattr(self, self.mlp_name)(hidden), residual
+        return mlp(hidden), residual
+
+    def _forward_few_rows(
+        self, total: torch.Tensor, mlp: GatedMlp, cos_sin: CosSin, attention: Attention
+    ) -> torch.Tensor:
+        """The same in five launches and the attention's: what is not a product rides along with one."""
+        qkv = few_row_product(self.self_attn.qkv_proj, total, norm=self.input_layernorm)
+        attended = self.self_attn.attend(qkv, cos_sin, attention).view(total.shape[0], -1)
+        total = few_row_product(self.self_attn.o_proj, attended, residual=total)
+        gated = few_row_product(mlp.gate_up_proj, total, norm=self.post_attention_layernorm, gate=mlp.gate)
+        return few_row_product(mlp.down_proj, gated, residual=total)
 
 
 class LlamaModel(nn.Module):
@@ -69,9 +87,7 @@ class LlamaModel(nn.Module):
         residual: torch.Tensor | None = None
         for layer in self.layers:
             hidden, residual = layer(hidden, residual, cos_sin, attention)
-        assert residual is not None, "a model has at least one layer"
-        hidden, _ = self.norm.add(hidden, residual)
-        return hidden
+        return self.norm(hidden) if residual is None else self.norm.add(hidden, residual)[0]
 
 
 class LlamaForCausalLM(CausalLM):

@@ -1,0 +1,108 @@
+"""`CudaRunner`: a `ModelRunner` that never waits for the device in `submit`.
+
+Steps of decodes alone replay a captured graph; steps with prompt chunks run eagerly, where the device has milliseconds
+of work a launch. Sampled ids are copied to pinned memory behind an event, so that `collect` waits for its own step and
+not for the one submitted after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.batch import build_batch
+from engine.cuda_sampler import CudaSampler, needs_host_work
+from engine.cuda_state import CudaRequestState
+from engine.decode_graphs import DecodeGraphs
+from engine.model_runner import ModelRunner, PendingStep, StepOutput
+from engine.sampler import Sampled
+from engine.staging import NUM_SLOTS
+from engine.step_plan import StepPlan
+
+
+@dataclass
+class CudaPendingStep(PendingStep):
+    """host_ids: where the step's token ids arrive; ready: when they have."""
+
+    host_ids: torch.Tensor | None = None
+    ready: torch.cuda.Event | None = None
+
+
+class CudaRunner(ModelRunner):
+    """Runs on a CPU too (tests), uncaptured."""
+
+    state: CudaRequestState
+    state_class = CudaRequestState
+    sampler_class = CudaSampler
+
+    def warm_up(self, *, capture: bool = True) -> float:
+        """Makes the graphs and the buffers ids come back through. Returns the seconds the graphs took."""
+        count = self.state.tokens.shape[0]
+        pinned = self.device.type == "cuda"
+        self._host_ids = [torch.empty(count, dtype=torch.int64, pin_memory=pinned) for _ in range(NUM_SLOTS)]
+        self._turn = 0
+        self.graphs: DecodeGraphs | None = None
+        if self.deterministic or not capture:
+            return 0.0
+        self.graphs = DecodeGraphs(
+            self.model,
+            self.cache.view,
+            self.state,
+            max_num_seqs=count,
+            max_model_len=self.state.tokens.shape[1] - 1,
+        )
+        return self.graphs.capture_all()
+
+    @torch.inference_mode()
+    def submit(self, plan: StepPlan) -> PendingStep:
+        """Starts a step. Raises whatever the device raises; the plan's sequences are then lost."""
+        self.cache.apply(plan)
+        self.state.apply(plan)
+        sequences = plan.sampled
+        if not plan.scheduled:
+            return PendingStep(plan, sequences, None)
+        if self.graphs is not None and all(
+            item.length == 1 and item.samples and not item.forks for item in plan.scheduled
+        ):
+            return self._submit_decodes(plan, self.graphs)
+        batch = build_batch(plan, self.state)
+        hidden = self._forward(batch)
+        prompt_logprobs = self._prompt_logprobs(plan, hidden)
+        if not sequences:
+            return PendingStep(plan, sequences, None, prompt_logprobs)
+        logits = self._logits(hidden[batch.sample_from])
+        sampled = self.sampler.sample(logits, sequences, self.grammars.masks(sequences, self.device))
+        self.state.append(batch.sample_rows, batch.sample_positions, sampled.token_ids.clamp(min=0))
+        pending = CudaPendingStep(plan, sequences, sampled, prompt_logprobs)
+        self._send_home(pending, sampled.token_ids)
+        return pending
+
+    def _submit_decodes(self, plan: StepPlan, graphs: DecodeGraphs) -> PendingStep:
+        sequences = plan.sampled
+        rows, starts = [item.row for item in plan.scheduled], [item.start for item in plan.scheduled]
+        logits, token_ids = graphs.run(rows, starts)
+        sampled = Sampled(token_ids)
+        if any(needs_host_work(sequence) for sequence in sequences):
+            sampled = self.sampler.sample(logits, sequences, self.grammars.masks(sequences, self.device))
+            where = self.state.staging.to_device(rows + [start + 1 for start in starts])
+            self.state.append(where[: len(rows)], where[len(rows) :], sampled.token_ids.clamp(min=0))
+        pending = CudaPendingStep(plan, sequences, sampled)
+        self._send_home(pending, sampled.token_ids)
+        return pending
+
+    def _send_home(self, pending: CudaPendingStep, token_ids: torch.Tensor) -> None:
+        self._turn = (self._turn + 1) % NUM_SLOTS
+        pending.host_ids = self._host_ids[self._turn][: token_ids.shape[0]]
+        pending.host_ids.copy_(token_ids, non_blocking=True)
+        if self.device.type == "cuda":
+            pending.ready = torch.cuda.Event()
+            pending.ready.record()
+
+    def collect(self, pending: PendingStep) -> StepOutput:
+        """Waits for this step alone, and reads its tokens."""
+        if not isinstance(pending, CudaPendingStep) or pending.host_ids is None or pending.sampled is None:
+            return super().collect(pending)
+        if pending.ready is not None:
+            pending.ready.synchronize()
+        return StepOutput(pending.host_ids.tolist(), pending.sampled.logprobs, pending.prompt_logprobs)
