@@ -112,11 +112,18 @@ class Reconciler:
         await self._check_counters(found)
         return found
 
-    async def repair(self, ledger: LedgerWriter, reaper: Reaper, *, raise_only: bool = False) -> Repairs:
-        """Replay the journal, reap what is overdue, rewrite wrong buckets, move wrong counters to the ledger's sum.
+    async def raise_counters(self) -> int:
+        """Move counters that are behind the ledger up to it; returns how many.
 
-        `raise_only` moves counters up only: what the gateways do by themselves after Redis was away.
+        What the gateways do by themselves after Redis was away or the journal was replayed: a counter seeded while
+        rows lay in somebody's journal lacks them.
         """
+        found = Findings()
+        await self._check_counters(found)
+        return await self._move(found, raise_only=True)
+
+    async def repair(self, ledger: LedgerWriter, reaper: Reaper) -> Repairs:
+        """Replay the journal, reap what is overdue, rewrite wrong buckets, move wrong counters to the ledger's sum."""
         replayed = await ledger.replay()
         reaped = await reaper.reap()
         rewritten = await rollups.refresh(self._db)
@@ -126,21 +133,25 @@ class Reconciler:
             async with self._db.begin() as session:
                 await rollups.rewrite(session, found.buckets_wrong)
         await self._check_counters(found)
-        moved = 0
-        for drift in found.counters_wrong:
-            if drift.drift and (drift.drift < 0 or not raise_only):
-                # By difference, not to a value: requests that settle meanwhile keep their place.
-                await self._redis.hincrby(drift.key, "used", -drift.drift)
-                moved += 1
-            if drift.held_drift and not raise_only:
-                await self._redis.hincrby(drift.key, "held", -drift.held_drift)
-                await self._redis.hincrby(drift.key, "used", -drift.held_drift)
+        moved = await self._move(found, raise_only=False)
         return Repairs(
             rows_replayed=replayed,
             holds_reaped=reaped,
             buckets_rewritten=rewritten + len(found.buckets_wrong),
             counters_moved=moved,
         )
+
+    async def _move(self, found: Findings, *, raise_only: bool) -> int:
+        """By difference, not to a value: requests that settle meanwhile keep their place."""
+        moved = 0
+        for wrong in found.counters_wrong:
+            if wrong.drift < 0 or (wrong.drift and not raise_only):
+                await self._redis.hincrby(wrong.key, "used", -wrong.drift)
+                moved += 1
+            if wrong.held_drift and not raise_only:
+                await self._redis.hincrby(wrong.key, "held", -wrong.held_drift)
+                await self._redis.hincrby(wrong.key, "used", -wrong.held_drift)
+        return moved
 
     async def _check_rows(self, found: Findings) -> None:
         """The database's own CHECKs hold these; asked again, because a restore may have come from anywhere."""

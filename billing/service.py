@@ -30,6 +30,7 @@ from billing.secrets import ServerSecret
 from billing.watch import Watcher
 
 ROLL_EVERY_S = 10.0
+LOOK_BACK_S = 2.0
 FLUSH_LAST_USED_S = 60.0
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class Billing:
         )
         self.reaper = Reaper(redis, self.db, self.ledger, clock=clock)
         self._tasks: list[asyncio.Task[None]] = []
+        self._outages_seen = (0, 0)
 
     async def start(self) -> None:
         """Begin listening, committing, heartbeats, reaping and rolling up. Raises: Invalid for an evicting Redis."""
@@ -105,6 +107,7 @@ class Billing:
             asyncio.create_task(self._every(self.reaper.interval_s, self.reaper.reap), name="billing-reaper"),
             asyncio.create_task(self._every(self.watcher.interval_s, self.watcher.tell), name="billing-alerts"),
             asyncio.create_task(self._every(self.watcher.look_every_s, self.watcher.look), name="billing-watch"),
+            asyncio.create_task(self._every(LOOK_BACK_S, self._after_outage), name="billing-after-outage"),
             asyncio.create_task(self._every(ROLL_EVERY_S, self._roll), name="billing-rollups"),
             asyncio.create_task(self._every(FLUSH_LAST_USED_S, self.auth.flush_last_used), name="billing-last-used"),
         ]
@@ -123,6 +126,14 @@ class Billing:
         await self.journal.close()
         await self.bus.stop()
         await self.db.close()
+
+    async def _after_outage(self) -> None:
+        """Once Redis is back or a journal was replayed, counters may lack rows: raise them."""
+        seen = (self.ledger.counters.replayed, self.admission.num_outages)
+        if seen == self._outages_seen or self.admission.degraded:
+            return
+        await self.reconciler.raise_counters()
+        self._outages_seen = seen
 
     async def _roll(self) -> int:
         return await rollups.refresh(self.db)

@@ -23,7 +23,8 @@ from typing import TypeVar
 
 import msgspec
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
 
 from billing.clock import Clock, utc_now
 from billing.db import Database
@@ -91,6 +92,7 @@ class Admission:
         self._away_until = 0.0
         self._beats: asyncio.Task[None] | None = None
         self.num_degraded = 0
+        self.num_outages = 0
 
     @property
     def degraded(self) -> bool:
@@ -155,7 +157,7 @@ class Admission:
         return Admitted(None, degraded=True)
 
     def _admitted(self, ticket: Ticket) -> None:
-        self._local.record(ticket.policy.admit_rates, 1)
+        self._local.record(ticket.policy.admit_rates, 1, max(1, self._replicas()))
         self._local.open_lease(ticket.policy.leases, None)
         self._live[ticket.request_id] = ticket
         self._tell_soft(ticket)
@@ -171,8 +173,6 @@ class Admission:
         if bound is not None and terms.prompt_tokens + terms.max_output_tokens > bound.capacity:
             await self.release(ticket, give_back=True)
             raise stages.denied(bound, None)
-        if ticket.degraded:
-            return self._hold_locally(ticket, terms)
         try:
             held = await self._run_seeded(ticket, lambda: stages.hold_stage(ticket, terms))
         except QuotaDenied as exc:
@@ -184,7 +184,8 @@ class Admission:
             raise
         except REDIS_ERRORS:
             return self._hold_locally(ticket, terms)
-        self._local.record(ticket.policy.hold_rates, ticket.held_tokens)
+        ticket.degraded = False  # admitted while Redis was away, held by it now
+        self._local.record(ticket.policy.hold_rates, ticket.held_tokens, max(1, self._replicas()))
         self._tell_soft(ticket)
         return held
 
@@ -230,12 +231,12 @@ class Admission:
         Raises: HoldLost when the reaper has booked the request: cut the stream and book nothing.
         """
         want = stages.next_slice(ticket) if want_tokens is None else want_tokens
-        if not ticket.holding:
-            if ticket.lost:
-                raise HoldLost(f"the hold of request {ticket.request_id} is gone")
-            return Extended(ticket.granted_output_tokens, ticket.at_end, degraded=True)
+        if ticket.lost:
+            raise HoldLost(f"the hold of request {ticket.request_id} is gone")
+        if ticket.ended or ticket.terms is None:
+            return Extended(ticket.granted_output_tokens, ticket.at_end, degraded=ticket.degraded)
         try:
-            return await self._run_seeded(
+            extended = await self._run_seeded(
                 ticket, lambda: stages.extend_stage(ticket, want), deadline_s=self._deadline_s
             )
         except HoldLost:
@@ -243,6 +244,8 @@ class Admission:
             raise
         except (*REDIS_ERRORS, LimitsUnavailable):
             return self._extend_locally(ticket, want)
+        ticket.holding, ticket.degraded = not ticket.ended, False  # one begun while Redis was away has a hold now
+        return extended
 
     def _extend_locally(self, ticket: Ticket, want: int) -> Extended:
         terms = ticket.terms
@@ -327,6 +330,9 @@ class Admission:
                 result = await stage.run(self._redis)
         except REDIS_ERRORS as exc:
             self.note_away(exc)
+            if isinstance(exc, RedisConnectionError):
+                # After a restart every pooled connection is dead: without this each would fail one more request.
+                await self._redis.connection_pool.disconnect(inuse_connections=False)
             raise
         finally:
             if deadline_s is None:
@@ -343,7 +349,9 @@ class Admission:
 
     def note_away(self, exc: BaseException) -> None:
         """Redis failed (also told by the gateway, for pipelines of its own)."""
-        if not self._away_until:
+        if isinstance(exc, ResponseError):  # it answers, but will not do it: a replica, out of memory, a script's fault
+            log.error("limits: Redis refused a script: %s", exc)
+        elif not self._away_until:
             log.warning("limits: Redis is away (%s); local limits are in force", type(exc).__name__)
         self._away_until = self._monotonic() + PROBE_EVERY_S
 
@@ -351,6 +359,7 @@ class Admission:
         """Redis answered."""
         if self._away_until:
             log.warning("limits: Redis is back")
+            self.num_outages += 1
             self._away_until = 0.0
             self._grace_used.clear()
 

@@ -23,14 +23,13 @@ class LocalLimiter:
         self._tats: OrderedDict[str, float] = OrderedDict()
         self._open: dict[str, int] = {}
 
-    def record(self, rules: Sequence[Rule], cost: int) -> None:
-        """Count what Redis let through, so that the limiter is warm when it must take over."""
+    def record(self, rules: Sequence[Rule], cost: int, replicas: int) -> None:
+        """Count what Redis let through against this process's share, so that the limiter is warm when it takes over."""
         now = self._monotonic()
         for rule in rules:
-            if rule.capacity > 0 and (rule.key in self._tats or self._room(now)):
-                self._put(
-                    rule.key, max(self._tats.get(rule.key, now), now) + cost * rule.quota.period_s / rule.capacity
-                )
+            if rule.hard and (rule.key in self._tats or self._room(now)):
+                taken = max(self._tats.get(rule.key, now), now) + cost * rule.quota.period_s * replicas / rule.hard
+                self._put(rule.key, min(taken, now + rule.quota.period_s))
 
     def take(self, rules: Sequence[Rule], cost: int, replicas: int) -> tuple[Rule, float | None] | None:
         """All or nothing. None: taken. Else the rule that refuses and the seconds to wait (None: never)."""

@@ -101,20 +101,24 @@ class Reaper:
             batch=meta.batch,
         )
         amount, used = await self._book(meta, tokens)
-        settle = stages.settle_keys(
-            request_id=request_id,
-            hold=keys[0],
-            holds=keys[1],
+        await self._settle(meta, amount, used)
+        log.warning("reaped request %s: %d nano-USD booked for its last known tokens", request_id, amount)
+        return 1
+
+    async def _settle(self, meta: ReaperMeta, amount: int, tokens: int) -> None:
+        tenant_id = meta.principal.tenant_id
+        stage = stages.settle_keys(
+            request_id=meta.request_id,
+            hold=hold_key(tenant_id, meta.request_id),
+            holds=holds_key(tenant_id),
             leases=meta.leases,
             budgets=meta.budgets,
             token_rates=meta.token_rates,
             amount_nano=amount,
-            tokens=used,
+            tokens=tokens,
             booked_ago_s=0.0,
         )
-        await settle.run(self._redis)
-        log.warning("reaped request %s: %d nano-USD booked for its last known tokens", request_id, amount)
-        return 1
+        await stage.run(self._redis)
 
     async def _book(self, meta: ReaperMeta, tokens: TokenCounts) -> tuple[int, int]:
         """(amount, tokens) the request stands in the ledger with, booking it as interrupted where it is missing."""

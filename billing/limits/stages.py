@@ -67,13 +67,14 @@ def hold_stage(ticket: Ticket, terms: HoldTerms) -> Stage[Held]:
     )
     tokens = terms.prompt_tokens + terms.max_output_tokens
     rates = policy.hold_rates
+    admitted = () if ticket.degraded else policy.admit_rates  # Redis took none of them: it has none to give back
     keys = [ticket.hold_key, ticket.holds_key, *(r.key for r in rates), *(key for _, key in ticket.budgets)]
-    keys += [r.key for r in (*policy.admit_rates, *policy.leases)]
+    keys += [r.key for r in (*admitted, *policy.leases)]
     arguments: list[Argument] = [
         ticket.request_id,
         len(rates),
         len(ticket.budgets),
-        len(policy.admit_rates),
+        len(admitted),
         len(policy.leases),
         _LEASE_US,
         tokens,
@@ -84,7 +85,7 @@ def hold_stage(ticket: Ticket, terms: HoldTerms) -> Stage[Held]:
     for rule in rates:
         arguments += (rule.capacity, rule.period_us, int(rule.hard is not None))
     arguments += ("" if rule.hard is None else str(rule.hard) for rule, _ in ticket.budgets)
-    for rule in policy.admit_rates:
+    for rule in admitted:
         arguments += (rule.capacity, rule.period_us)
 
     def parse(reply: list[Any]) -> Held:

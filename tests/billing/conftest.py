@@ -148,7 +148,10 @@ async def world(
 ) -> AsyncIterator[World]:
     """As `World`, not started: no background tasks; the ledger commits on its own tasks when a test starts them."""
     billing = Billing(
-        BillingSettings(database_url=database_url, journal=tmp_path / "journal"), redis, secret, clock=clock
+        BillingSettings(database_url=database_url, journal=tmp_path / "journal", commit_deadline_s=5.0),
+        redis,
+        secret,
+        clock=clock,
     )
     yield await make_world(billing)
     await billing.stop()
@@ -160,7 +163,10 @@ async def sqlite_world(
 ) -> AsyncIterator[World]:
     """`world` on SQLite alone, for what does not depend on the database."""
     billing = Billing(
-        BillingSettings(database_url=sqlite_url, journal=tmp_path / "journal"), redis, secret, clock=clock
+        BillingSettings(database_url=sqlite_url, journal=tmp_path / "journal", commit_deadline_s=5.0),
+        redis,
+        secret,
+        clock=clock,
     )
     yield await make_world(billing)
     await billing.stop()

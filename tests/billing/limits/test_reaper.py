@@ -1,0 +1,121 @@
+"""What a dead gateway leaves behind: booked for the tokens delivered, released, once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from billing.limits.ticket import Ticket
+from billing.tables import EntryStatus
+from tests.billing.support import World, admit, counter, entry_for, finish, hold, rows_of
+
+
+async def abandoned(world: World, request_id: str, *, prompt: int, output: int) -> Ticket:
+    """A stream whose process dies after a heartbeat: its hold and lease expire."""
+    ticket = await admit(world, request_id)
+    ticket.endpoint, ticket.upstream, ticket.end_user, ticket.stream = "responses", "local", "u", True
+    await hold(world, ticket, prompt=10, output=1_000, slice_tokens=100)
+    if prompt or output:
+        ticket.note(prompt_tokens=prompt, output_tokens=output)
+        await world.billing.admission.extend(ticket, 0)
+    await world.billing.redis.zadd(ticket.holds_key, {request_id: 1})
+    return ticket
+
+
+@pytest.fixture
+async def limited(world: World) -> World:
+    await world.limit("budget_month", 10**9)
+    await world.limit("tpm", 10**6)
+    await world.limit("concurrency", 5)
+    return world
+
+
+async def test_a_stream_cut_off_is_booked_for_the_tokens_of_its_last_heartbeat(limited: World) -> None:
+    ticket = await abandoned(limited, "r1", prompt=10, output=60)
+    assert await limited.billing.reaper.reap() == 1
+    (row,) = await rows_of(limited.billing.db)
+    assert (row.status, row.origin, row.input_tokens, row.output_tokens) == (EntryStatus.INTERRUPTED, "reaper", 10, 60)
+    assert (row.endpoint, row.upstream, row.end_user, row.stream) == ("responses", "local", "u", True)
+    assert row.amount_nano_usd == 10 * 1_000 + 60 * 2_000
+    assert row.accepted_at == ticket.accepted_at
+    assert await counter(limited) == (row.amount_nano_usd, 0)
+    assert await limited.billing.redis.zcard(ticket.policy.leases[0].key) == 0
+    assert (await limited.billing.reconciler.check()).clean
+
+
+async def test_one_that_died_while_queued_is_charged_nothing(limited: World) -> None:
+    await abandoned(limited, "r1", prompt=0, output=0)
+    await limited.billing.reaper.reap()
+    (row,) = await rows_of(limited.billing.db)
+    assert (row.amount_nano_usd, row.input_tokens) == (0, 0)
+
+
+async def test_one_that_died_after_prefill_is_charged_its_prompt_only(limited: World) -> None:
+    await abandoned(limited, "r1", prompt=10, output=0)
+    await limited.billing.reaper.reap()
+    (row,) = await rows_of(limited.billing.db)
+    assert row.amount_nano_usd == 10 * 1_000
+
+
+async def test_one_that_died_between_booking_and_settling_stands_as_it_was_booked(limited: World) -> None:
+    ticket = await abandoned(limited, "r1", prompt=10, output=60)
+    await limited.billing.ledger.write([entry_for(ticket, prompt=10, output=75)])
+    assert await limited.billing.reaper.reap() == 1
+    (row,) = await rows_of(limited.billing.db)
+    assert (row.status, row.output_tokens) == (EntryStatus.OK, 75)
+    assert await counter(limited) == (row.amount_nano_usd, 0)
+
+
+async def test_living_holds_are_left_alone(limited: World) -> None:
+    ticket = await admit(limited, "r1")
+    await hold(limited, ticket)
+    assert await limited.billing.reaper.reap() == 0
+    assert await rows_of(limited.billing.db) == []
+    await finish(limited, ticket)
+
+
+async def test_a_hold_falls_to_one_of_many_reapers(limited: World) -> None:
+    for i in range(5):
+        await abandoned(limited, f"r{i}", prompt=10, output=i)
+    counts = await asyncio.gather(*(limited.billing.reaper.reap() for _ in range(4)))
+    assert sum(counts) == 5
+    assert len(await rows_of(limited.billing.db)) == 5
+    assert await limited.billing.reaper.reap() == 0
+
+
+async def test_a_reaper_that_died_half_way_is_followed_by_another(limited: World) -> None:
+    # given a reaper that booked and then died: the claim has run out, the hold is still there
+    ticket = await abandoned(limited, "r1", prompt=10, output=60)
+    settle = limited.billing.reaper._settle
+
+    async def dies(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    limited.billing.reaper._settle = dies
+    with pytest.raises(asyncio.CancelledError):
+        await limited.billing.reaper.reap()
+    limited.billing.reaper._settle = settle
+    assert await limited.billing.reaper.reap() == 0  # the claim protects it for a while
+    await limited.billing.redis.zadd(ticket.holds_key, {"r1": 1})
+    assert await limited.billing.reaper.reap() == 1
+    (row,) = await rows_of(limited.billing.db)
+    assert await counter(limited) == (row.amount_nano_usd, 0)
+
+
+async def test_after_redis_was_away_owners_get_to_renew_before_the_reaper_takes(limited: World) -> None:
+    await abandoned(limited, "r1", prompt=10, output=60)
+    reaper = limited.billing.reaper
+    redis = reaper._redis
+
+    class Away:
+        async def time(self) -> None:
+            raise ConnectionError("away")
+
+    reaper._redis = Away()  # type: ignore[assignment]
+    with pytest.raises(ConnectionError):
+        await reaper.reap()
+    reaper._redis = redis
+    assert await reaper.reap() == 0
+    reaper._quiet_until = 0.0
+    assert await reaper.reap() == 1
