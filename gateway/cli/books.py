@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -12,9 +12,11 @@ from billing.bus import ChangeBus
 from billing.db import Database
 from billing.principal import Actor
 from billing.secrets import ServerSecret
+from billing.service import Billing, BillingSettings
 from gateway.cli.context import CliContext
-from gateway.embedded_redis import redis_url, socket_path
+from gateway.embedded_redis import DataDirLock, EmbeddedRedis, redis_url, socket_path
 from gateway.settings import Settings
+from gateway.startup import StartupError
 
 T = TypeVar("T")
 
@@ -63,3 +65,42 @@ def run_with_books(obj: CliContext, work: Callable[[Books], Coroutine[Any, Any, 
             return await work(books)
 
     return obj.run(go())
+
+
+def run_with_billing(obj: CliContext, work: Callable[[Billing], Coroutine[Any, Any, T]]) -> T:
+    """As `run_with_books`, with the counters in Redis and the journal too; nothing of it runs by itself."""
+
+    async def go() -> T:
+        with _redis_at_hand(obj.settings) as url:
+            redis: Redis = Redis.from_url(url)
+            secret = ServerSecret.load(obj.settings.effective_secret_file)
+            settings = BillingSettings(
+                database_url=obj.settings.effective_database_url, journal=obj.settings.data_path / "journal"
+            )
+            billing = Billing(settings, redis, secret)
+            try:
+                return await work(billing)
+            finally:
+                await billing.stop()
+                await redis.aclose()
+
+    return obj.run(go())
+
+
+@contextlib.contextmanager
+def _redis_at_hand(settings: Settings) -> Iterator[str]:
+    """The configured Redis, that of the gateway running here, or the embedded one, started for the while."""
+    if settings.redis_url:
+        yield settings.redis_url
+        return
+    lock = DataDirLock(settings.data_path)
+    try:
+        lock.acquire()
+    except StartupError:
+        yield redis_url(settings.data_path)
+        return
+    try:
+        with EmbeddedRedis(settings.data_path) as server:
+            yield server.url
+    finally:
+        lock.release()
