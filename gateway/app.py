@@ -22,6 +22,7 @@ from gateway.controllers.completions import CompletionController
 from gateway.controllers.embeddings import EmbeddingController
 from gateway.controllers.health import HealthController, MetricsController
 from gateway.controllers.models import ModelController
+from gateway.controllers.responses import ResponsesController
 from gateway.controllers.tokenize import TokenizeController
 from gateway.errors import GatewayError, error_response
 from gateway.metrics import Metrics
@@ -29,7 +30,9 @@ from gateway.middleware import EXPOSED_HEADERS, RequestContext
 from gateway.parts import Overrides, Parts, running
 from gateway.settings import Settings
 
-DATA_PLANE = (ChatController, CompletionController, EmbeddingController, ModelController, TokenizeController)
+DATA_PLANE = (
+    ChatController, CompletionController, EmbeddingController, ModelController, ResponsesController, TokenizeController,
+)  # fmt: skip
 
 
 def create_app(settings: Settings, overrides: Overrides | None = None) -> Litestar:
@@ -73,7 +76,8 @@ def _dependencies(settings: Settings, metrics: Metrics) -> dict[str, Provide]:
         return provide
 
     names = (
-        "pipeline", "chat_calls", "completion_calls", "embedding_calls", "router", "texts", "probe", "billing",
+        "pipeline", "chat_calls", "completion_calls", "embedding_calls", "responses",
+        "router", "texts", "probe", "billing",
     )  # fmt: skip
     provided = {name: Provide(of_parts(name), sync_to_thread=False) for name in names}
     provided["settings"] = Provide(lambda: settings, sync_to_thread=False)

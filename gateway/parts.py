@@ -35,6 +35,8 @@ from gateway.health import Probe
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
 from gateway.prompts import TextModel
+from gateway.responses.service import ResponseService
+from gateway.responses.store import ResponseStore
 from gateway.routing import Router, build_table
 from gateway.settings import Settings
 from gateway.texts import Texts
@@ -67,6 +69,7 @@ class Parts(msgspec.Struct, kw_only=True):
     chat_calls: ChatCalls
     completion_calls: CompletionCalls
     embedding_calls: EmbeddingCalls | None
+    responses: ResponseService
     probe: Probe
     background: Background
 
@@ -108,6 +111,8 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         metrics.watch_engine(engine.model.name, lambda: probe.last_stats)
         watching = asyncio.create_task(probe.watch_engine(), name="engine-stats")
         stack.push_async_callback(_ended, watching)
+        chat_calls = ChatCalls(texts, router, constrainer, allow_request_template=settings.allow_request_chat_template)
+        responses = _responses(settings, billing, chat_calls, pipeline, stack)
         stack.push_async_callback(_drain, settings, probe, engine, background)
         yield Parts(
             settings=settings,
@@ -115,14 +120,28 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             router=router,
             texts=texts,
             pipeline=pipeline,
-            chat_calls=ChatCalls(
-                texts, router, constrainer, allow_request_template=settings.allow_request_chat_template
-            ),
+            chat_calls=chat_calls,
             completion_calls=CompletionCalls(texts, router, constrainer),
             embedding_calls=EmbeddingCalls(embedder, governor, background, metrics) if embedder else None,
+            responses=responses,
             probe=probe,
             background=background,
         )
+
+
+def _responses(
+    settings: Settings, billing: Billing, chat_calls: ChatCalls, pipeline: Pipeline, stack: AsyncExitStack
+) -> ResponseService:
+    service = ResponseService(
+        ResponseStore(billing.db, retention_s=settings.responses_retention_s),
+        chat_calls,
+        pipeline,
+        timeout_s=settings.request_timeout_s,
+        store_by_default=settings.store_responses,
+    )
+    watching = asyncio.create_task(service.watch(), name="responses")
+    stack.push_async_callback(_ended, watching)
+    return service
 
 
 def _redis(url: str, stack: AsyncExitStack) -> Redis:

@@ -82,6 +82,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["", "hermes", "llama3", "mistral", "mistral_args", "gemma4", "functiongemma"],
         _about("how models write tool calls; empty: read off each model's chat template"),
     ] = ""
+    store_responses: Annotated[
+        bool, _about("keep answers of /v1/responses where a request does not say store, as OpenAI does")
+    ] = True
+    responses_retention_s: Annotated[float, _about("seconds a kept response lives", gt=0)] = 30 * 86_400.0
     cache_enabled: Annotated[bool, _about("answer from the exact cache")] = True
     semantic_cache_enabled: Annotated[bool, _about("answer from the semantic cache too")] = True
     cache_threshold: Annotated[

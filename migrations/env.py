@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from alembic import context
 
 import billing.tables  # noqa: F401  fills Base.metadata
+import gateway.tables  # noqa: F401  fills it too
 from billing.db import Base, UtcDateTime, create_engine
 
 LOCK_TIMEOUT_MS = 5_000

@@ -7,22 +7,15 @@ from typing import Any
 
 import pytest
 
-from engine.chat_template import ChatTemplate
 from engine.types import FinishReason
-from gateway.prompts import TextModel
 from tests.gateway.conftest import Gateway, StartGateway, frames
-from tests.gateway.fakes import CHATML, Script, ScriptedEngine, byte_tokenizer, model_info
+from tests.gateway.fakes import Script, ScriptedEngine
+from tests.gateway.surface import roomy_model
 
 NOW = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
 PING = {"type": "function", "function": {"name": "ping"}}
 NAMED_NOW = {"type": "function", "function": {"name": "now"}}
 CALL = ("Let me see. ", "<tool", "_call>\n", '{"name": "now", "argu', 'ments": {"zone"', ': "UTC"}}', "\n</tool_call>")
-
-
-def roomy_model() -> TextModel:
-    """A context that the tools' explanation fits into, byte by byte."""
-    tokenizer = byte_tokenizer()
-    return TextModel(model_info(max_model_len=4096), tokenizer, ChatTemplate(CHATML, tokenizer))
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""/v1/responses: items to messages and back, events, and what is kept of a response."""
