@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from engine.cpu_threads import calm_openmp
 from engine.types import SamplingParams
 
 if TYPE_CHECKING:
     from engine.llm import LLM
+
+calm_openmp()  # before torch is imported
 
 __all__ = ["LLM", "SamplingParams"]
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.cpu_decode import DecodePlan, cpu_decode, plan_decode
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
 from kernels.rope_kv_write import rope_kv_write
@@ -117,6 +118,9 @@ class Attention:
     def __init__(self, kv: KVView, meta: AttentionMetadata) -> None:
         self._kv = kv
         self._meta = meta
+        # A CPU's decode step: one plan a group serves all its layers.
+        self._only_decodes = meta.num_decodes == meta.num_seqs and not meta.batch_invariant
+        self._plans: dict[int, DecodePlan] = {}
 
     def __call__(
         self,
@@ -169,9 +173,12 @@ class Attention:
         spec = self._kv.specs[layer_index]
         group, _ = self._kv.locations[layer_index]
         meta = self._meta
+        cache = self._kv.layer_cache(layer_index)
+        if self._only_decodes and not (q.is_cuda or spec.soft_cap or sinks is not None) and cache.dtype == q.dtype:
+            return cpu_decode(q, cache, self._plan(group, spec, q.dtype), spec.scale)
         return paged_attention(
             q,
-            self._kv.layer_cache(layer_index),
+            cache,
             meta.block_tables[group],
             meta.cu_seqlens_q,
             meta.seq_lens,
@@ -184,3 +191,16 @@ class Attention:
             sinks=sinks,
             batch_invariant=meta.batch_invariant,
         )
+
+    def _plan(self, group: int, spec: AttentionSpec, dtype: torch.dtype) -> DecodePlan:
+        plan = self._plans.get(group)
+        if plan is None:
+            plan = self._plans[group] = plan_decode(
+                self._meta.block_tables[group],
+                self._meta.seq_lens,
+                max_seq_len=self._meta.max_seq_len,
+                block_size=self._kv.block_size,
+                window=spec.window or 0,
+                dtype=dtype,
+            )
+        return plan
