@@ -13,7 +13,7 @@ _SUFFIXES = (("ful", "less"), ("er", "ee"), ("or", "ee"))
 def english(a: Question, b: Question) -> bool:
     """Whether a word of one side is a word of the other with a prefix or the opposite suffix: legal and illegal."""
     leftover = difference(a, b)
-    return any(_opposed(x.stem, y.stem) for x in leftover.left for y in leftover.right)
+    return any(_opposed(x.text.lower(), y.text.lower()) for x in leftover.left for y in leftover.right)
 
 
 def _opposed(x: str, y: str) -> bool:
@@ -26,10 +26,9 @@ def _opposed(x: str, y: str) -> bool:
     if len(root) >= 4 and all(1 < len(head) <= 3 for head in heads):
         return True
     return any(
-        {x[len(root_s) :], y[len(root_s) :]} == {one, other}
-        for one, other in _SUFFIXES
-        for root_s in (_common_beginning(x, y),)
-        if len(root_s) >= 3
+        one.endswith(ending) and other == one.removesuffix(ending) + opposite
+        for one, other in ((x, y), (y, x))
+        for ending, opposite in _SUFFIXES
     )
 
 
@@ -38,10 +37,3 @@ def _common_ending(x: str, y: str) -> str:
     while length < min(len(x), len(y)) and x[-1 - length] == y[-1 - length]:
         length += 1
     return x[len(x) - length :]
-
-
-def _common_beginning(x: str, y: str) -> str:
-    length = 0
-    while length < min(len(x), len(y)) and x[length] == y[length]:
-        length += 1
-    return x[:length]

@@ -70,8 +70,8 @@ def parse(text: str) -> HanQuestion:
         text = re.sub(pattern, sign, text)
     text = _MAY.sub("\ue001", text)
     codes = tuple(code.casefold() for code in _CODE.findall(text) if not code.isdigit())
-    numbers = tuple(_number(match) for match in _NUMBER.findall(_CODE.sub(_keep_digits, text)))
-    core = _PARTICLES.sub("", text)
+    numbers = tuple(_number(match) for match in _NUMBER.findall(_TIME.sub(" ", _CODE.sub(_keep_digits, text))))
+    core = _NUMBER.sub(lambda match: _number(match[0]), _PARTICLES.sub("", text))
     core = re.sub(r"[^\w\ue001-\ue008]", "", core).casefold()
     return HanQuestion(
         core=core,
@@ -79,7 +79,7 @@ def parse(text: str) -> HanQuestion:
         negations=len(_NEGATION.findall(text)),
         numbers=numbers,
         codes=codes,
-        times=tuple(_TIME.findall(text)),
+        times=tuple(_NUMBER.sub(lambda match: _number(match[0]), time) for time in _TIME.findall(text)),
         measures=tuple(_MEASURE.findall(text)),
     )
 

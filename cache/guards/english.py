@@ -233,8 +233,12 @@ def _with_agent(tokens: list[str], lowered: list[str]) -> list[str]:
         return tokens
     ends = (LIGHT_PREPOSITIONS - {"of"}) | PUNCTUATION
     end = next((position for position in range(by + 1, len(tokens)) if lowered[position] in ends), len(tokens))
-    head, patient, verb = tokens[: auxiliary + 1], tokens[auxiliary + 1 : by - 1], tokens[by - 1]
-    return [*head, *tokens[by + 1 : end], verb, *patient, *tokens[end:]]
+    # What suffers the action stands behind "is" in a question, before "be" after a modal, or first in a statement.
+    start = next((position + 1 for position, word in enumerate(lowered[:auxiliary]) if word in MODALS), 0)
+    if lowered[0] in QUESTION_WORDS and start == 0:
+        start = auxiliary
+    patient = [*tokens[start:auxiliary], *tokens[auxiliary + 1 : by - 1]]
+    return [*tokens[:start], tokens[auxiliary], *tokens[by + 1 : end], tokens[by - 1], *patient, *tokens[end:]]
 
 
 def _question_word(lowered: list[str], position: int) -> str:
