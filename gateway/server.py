@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import click
@@ -105,6 +107,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        # uvicorn's own would raise the signal again after draining: the exit status would be -15 and nothing after
+        # `run` would happen. A second Ctrl-C ends at once.
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 180.0
 
 
@@ -26,21 +27,23 @@ class Weir:
     def __init__(self, folder: Path, *flags: str, env: dict[str, str] | None = None) -> None:
         self.folder = folder
         self.flags = flags
-        self.env = {**os.environ, "OMP_NUM_THREADS": "2", **(env or {})}
+        # One thread for products: on two cores the HTTP side and the embedder keep the other one busy.
+        self.env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
         self.process: subprocess.Popen[str] | None = None
         self.output: list[str] = []
 
     def start(self) -> None:
         """Returns once the server says that it serves; fails with all it printed."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "serve", "smollm2", "--demo", "--port", "0", *self.flags],
-            cwd=self.folder,
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=(self.folder / "stderr.log").open("ab"),
-            text=True,
-            bufsize=1,
-        )
+        with (self.folder / "stderr.log").open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gateway", "serve", "smollm2", "--demo", "--port", "0", *self.flags],
+                cwd=self.folder,
+                env=self.env,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                bufsize=1,
+            )
         assert self.process.stdout is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         with selectors.DefaultSelector() as selector:
@@ -52,7 +55,7 @@ class Weir:
                     break
                 if "OPENAI_API_KEY" in line or line.startswith("weir serves"):
                     return
-        self.process.kill()
+        self.stop(signal.SIGKILL)
         pytest.fail("weir did not start:\n" + "".join(self.output) + (self.folder / "stderr.log").read_text()[-4000:])
 
     def stop(self, number: int = signal.SIGTERM) -> int:
