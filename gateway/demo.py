@@ -20,6 +20,7 @@ from gateway.settings import Settings
 TENANT, PROJECT, KEY = "demo", "playground", "demo"
 # Example prices, USD 0.05 and 0.20 a million, the cached input at half: enough for `weir report spend` to show figures.
 INPUT_NANO, CACHED_INPUT_NANO, OUTPUT_NANO = 50_000_000, 25_000_000, 200_000_000
+EMBEDDING_NANO = 10_000_000
 
 
 class Demo(msgspec.Struct, frozen=True):
@@ -47,7 +48,8 @@ async def _ensure(settings: Settings, env_path: Path, earlier_key: str | None) -
     try:
         secret = ServerSecret.load(settings.effective_secret_file)
         await _ensure_tenant(db)
-        await _ensure_price(db, model)
+        await _ensure_price(db, model, INPUT_NANO, CACHED_INPUT_NANO, OUTPUT_NANO)
+        await _ensure_price(db, settings.embedding_model_name, EMBEDDING_NANO, EMBEDDING_NANO, 0)
         api_key = await _working_key(db, secret, earlier_key) or await _new_key(db, secret)
     finally:
         await db.close()
@@ -64,7 +66,7 @@ async def _ensure_tenant(db: Database) -> None:
             await tenants.create_project(session, actor, TENANT, name="Playground", slug=PROJECT)
 
 
-async def _ensure_price(db: Database, model: str) -> None:
+async def _ensure_price(db: Database, model: str, input_nano: int, cached_input_nano: int, output_nano: int) -> None:
     actor = Actor.operator("system", "demo")
     async with db.begin() as session:
         if await prices.list_prices(session, actor, model=model):
@@ -73,9 +75,9 @@ async def _ensure_price(db: Database, model: str) -> None:
             session,
             actor,
             model=model,
-            input_nano=INPUT_NANO,
-            cached_input_nano=CACHED_INPUT_NANO,
-            output_nano=OUTPUT_NANO,
+            input_nano=input_nano,
+            cached_input_nano=cached_input_nano,
+            output_nano=output_nano,
         )
 
 

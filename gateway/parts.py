@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -221,13 +220,8 @@ def _upstreams(
 ) -> list[Upstream]:
     upstreams: list[Upstream] = [LocalUpstream(engine, secret.cache_salt)]
     if embedder is not None:
-        upstreams.append(EmbedderUpstream(embedder, embedding_model_name(settings)))
+        upstreams.append(EmbedderUpstream(embedder, settings.embedding_model_name))
     return [*upstreams, *overrides.upstreams]
-
-
-def embedding_model_name(settings: Settings) -> str:
-    """What callers name the embedder: its folder's name, or the packaged model's."""
-    return Path(settings.embedder).name if settings.embedder else "all-MiniLM-L6-v2"
 
 
 async def _ping_database(billing: Billing) -> None:

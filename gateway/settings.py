@@ -112,6 +112,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.database_url or f"sqlite+aiosqlite:///{self.data_path.absolute() / 'weir.db'}"
 
     @property
+    def embedding_model_name(self) -> str:
+        """What callers name the embedder: its folder's name, or the packaged model's."""
+        return Path(self.embedder).name if self.embedder else "all-MiniLM-L6-v2"
+
+    @property
     def effective_secret_file(self) -> Path:
         return Path(self.server_secret_file) if self.server_secret_file else self.data_path / "server_secret.json"
 

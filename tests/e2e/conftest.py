@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,16 +44,15 @@ class Weir:
                 bufsize=1,
             )
         assert self.process.stdout is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            while time.monotonic() < deadline and selector.select(deadline - time.monotonic()):
-                line = self.process.stdout.readline()
+        watchdog = threading.Timer(START_TIMEOUT_S, self.process.kill)
+        watchdog.start()
+        try:
+            for line in self.process.stdout:
                 self.output.append(line)
-                if not line:
-                    break
-                if "OPENAI_API_KEY" in line or line.startswith("weir serves"):
+                if "Ctrl-C ends Weir" in line:
                     return
+        finally:
+            watchdog.cancel()
         self.stop(signal.SIGKILL)
         pytest.fail("weir did not start:\n" + "".join(self.output) + (self.folder / "stderr.log").read_text()[-4000:])
 
