@@ -191,7 +191,8 @@ class ChildClient:
             str(os.getpid()),
             stdin=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": search},
+            # Passive: OpenMP threads that wait by spinning burn the core that the thread they wait for needs.
+            env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": search},
         )
         assert self._process.stdin is not None, "a pipe was asked for"
         # stdin stays open: its end tells the child that this process is gone.

@@ -95,7 +95,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float, _about("GiB of host memory for pages of preempted sequences; -1: 4 on a GPU, 0 on a CPU", ge=-1)
     ] = -1.0
     device: Annotated[Literal["auto", "cpu", "cuda"], _about("where the model runs")] = "auto"
-    num_threads: Annotated[int, _about("torch threads on a CPU; 0: one per core", ge=0)] = 0
+    num_threads: Annotated[int, _about("torch threads on a CPU; 0: one less than the cores", ge=0)] = 0
     tensor_parallel_size: Annotated[
         int, _about("devices a layer is split over; this version runs on one", ge=1, le=1)
     ] = 1
