@@ -185,16 +185,22 @@ class EngineCore:
                 unsent.scores.append(_score(output.logprobs[position]))
             reason, stop_reason = self._ending(sequence, token_id)
             if reason is not None:
-                outputs.append(self._end(sequence, reason, stop_reason))
+                by_token = reason is FinishReason.STOP and self._is_end_token(sequence, token_id)
+                outputs.append(self._end(sequence, reason, stop_reason, ends_by_token=by_token))
             elif not unsent.sent_any or len(unsent.token_ids) >= self._stream_interval:
                 outputs.append(self._output(sequence))
         return outputs
+
+    def _is_end_token(self, sequence: Sequence, token_id: int) -> bool:
+        sampling = sequence.group.request.sampling
+        eos = token_id in self.info.eos_token_ids and not sampling.ignore_eos
+        return eos or token_id in sampling.stop_token_ids
 
     def _ending(self, sequence: Sequence, token_id: int) -> tuple[FinishReason | None, int | None]:
         sampling = sequence.group.request.sampling
         if token_id in sampling.stop_token_ids:
             return FinishReason.STOP, token_id
-        if token_id in self.info.eos_token_ids and not sampling.ignore_eos:
+        if self._is_end_token(sequence, token_id):
             return FinishReason.STOP, None
         if self.runner.grammars.is_complete(sequence):
             return FinishReason.STOP, None
@@ -210,6 +216,8 @@ class EngineCore:
         reason: FinishReason,
         stop_reason: str | int | None = None,
         error: str | None = None,
+        *,
+        ends_by_token: bool = False,
     ) -> CoreOutput:
         self.scheduler.finish(sequence, reason, stop_reason, condemn=error is not None)
         self.runner.grammars.forget(sequence)
@@ -218,6 +226,7 @@ class EngineCore:
         self._unsent.pop(sequence, None)
         self._stats.finished[reason.value] = self._stats.finished.get(reason.value, 0) + 1
         output.request_done = sequence.group.finished
+        output.ends_by_token = ends_by_token
         return output
 
     def _output(self, sequence: Sequence) -> CoreOutput:

@@ -19,7 +19,8 @@ class TokenScore(msgspec.Struct, frozen=True, array_like=True):
 
 class CoreOutput(msgspec.Struct, array_like=True, kw_only=True):
     """New tokens of one sequence. `error` is the message of `FinishReason.ERROR`; `engine_us` is the request's share of
-    engine time so far; `request_done` marks the output with which its last sequence ends. prompt_scores: of prompt
+    engine time so far; `request_done` marks the output with which its last sequence ends;
+    `ends_by_token`: the last token is an eos or stop id, whose text is no part of the answer. prompt_scores: of prompt
     tokens 1, 2, ..., those computed since the last output."""
 
     request_id: str
@@ -31,6 +32,7 @@ class CoreOutput(msgspec.Struct, array_like=True, kw_only=True):
     prompt_scores: list[TokenScore] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    ends_by_token: bool = False
     error: str | None = None
     engine_us: int = 0
     request_done: bool = False

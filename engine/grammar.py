@@ -2,38 +2,96 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Sequence as Seq
+from typing import Any
 
+import numpy as np
 import torch
 
 from engine.errors import InvalidRequest
 from engine.sequence import Sequence
+from engine.tokenizer import Tokenizer
 from engine.types import SamplingParams
+
+# A grammar is compiled before it is queued, on the caller's thread: these bound its time (0.1 s) and memory.
+MAX_GRAMMAR_SIZE = 500_000
+INITIAL_LEXER_FUEL = 1_000_000
 
 
 class GrammarMasks:
-    """One matcher a sequence with a grammar. The base class knows no grammar: requests with one are refused."""
+    """One matcher a sequence with a grammar, kept across preemption.
 
-    @property
-    def available(self) -> bool:
-        return False
+    Args: tokenizer None: requests with a grammar are refused. logits_width: tokens a mask covers.
+    """
 
-    def masks(self, sequences: Seq[Sequence], device: torch.device) -> dict[int, torch.Tensor]:  # noqa: ARG002
-        """Row -> bool [logits_width] of the rows whose sequence has a grammar, True = allowed."""
-        return {}
+    def __init__(self, tokenizer: Tokenizer | None, logits_width: int, eos_token_ids: Seq[int]) -> None:
+        self._tokenizer = tokenizer
+        self._logits_width = logits_width
+        self._eos = list(eos_token_ids)
+        self._matchers: dict[Sequence, Any] = {}
+        self._lock = threading.Lock()
 
     def validate(self, sampling: SamplingParams) -> None:
-        """Raises: InvalidRequest for a grammar that cannot be used."""
-        if sampling.grammar is not None:
-            raise InvalidRequest("this engine was started without grammars", param="grammar")
+        """Compiles a request's grammar once. Raises: InvalidRequest with llguidance's reason."""
+        if sampling.grammar is None:
+            return
+        if self._tokenizer is None:
+            raise InvalidRequest("this engine has no tokenizer, so it takes no grammars", param="grammar")
+        matcher = self._new_matcher(sampling.grammar)
+        # A grammar over the limits shows only when its first mask is worked out: nothing is allowed.
+        blocked = not any(matcher.compute_bitmask())
+        if matcher.is_error() or blocked:
+            reason = matcher.get_error() or f"no token may come first ({matcher.stop_reason()})"
+            raise InvalidRequest(f"the grammar cannot be used: {reason}", param="grammar")
 
-    def advance(self, sequence: Sequence, token_id: int) -> bool:  # noqa: ARG002
+    def masks(self, sequences: Seq[Sequence], device: torch.device) -> dict[int, torch.Tensor]:
+        """Row -> bool [logits_width] of the rows whose sequence has a grammar, True = allowed. A matcher that met an
+        error of its own (a limit) allows nothing, so that its sequence fails and no other."""
+        found: dict[int, torch.Tensor] = {}
+        for row, sequence in enumerate(sequences):
+            grammar = sequence.group.request.sampling.grammar
+            if grammar is None:
+                continue
+            matcher = self._matchers.get(sequence)
+            if matcher is None:
+                matcher = self._matchers[sequence] = self._new_matcher(grammar)
+            bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+            allowed = np.unpackbits(bits, bitorder="little", count=self._logits_width).astype(bool)
+            if matcher.is_error():
+                allowed = np.zeros(self._logits_width, dtype=bool)
+            found[row] = torch.from_numpy(allowed).to(device)
+        return found
+
+    def advance(self, sequence: Sequence, token_id: int) -> bool:
         """A token was chosen. Returns False if the sequence's grammar refuses it."""
-        return True
+        matcher = self._matchers.get(sequence)
+        return matcher is None or bool(matcher.consume_token(token_id))
 
-    def is_complete(self, sequence: Sequence) -> bool:  # noqa: ARG002
+    def is_complete(self, sequence: Sequence) -> bool:
         """Whether the grammar allows nothing more."""
-        return False
+        matcher = self._matchers.get(sequence)
+        return matcher is not None and bool(matcher.is_stopped())
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence ended."""
+        self._matchers.pop(sequence, None)
+
+    def _new_matcher(self, grammar: str) -> Any:
+        from llguidance import LLMatcher, LLParserLimits
+
+        with self._lock:  # two callers must not both build the token trie
+            tokens = self._tokens
+        limits = LLParserLimits(
+            max_grammar_size=MAX_GRAMMAR_SIZE, initial_lexer_fuel=INITIAL_LEXER_FUEL, verbose_errors=False
+        )
+        return LLMatcher(tokens, grammar, log_level=0, limits=limits)
+
+    @functools.cached_property
+    def _tokens(self) -> Any:
+        """llguidance's token trie: a third of a second for 49k tokens, built when the first grammar comes."""
+        from llguidance import LLTokenizer
+
+        assert self._tokenizer is not None, "validate refuses grammars without one"
+        return LLTokenizer(self._tokenizer.spec, n_vocab=self._logits_width, eos_token=self._eos)

@@ -152,10 +152,9 @@ class OutputProcessor:
         strings off as it holds stop ids off. A stop token's or eos's own text is not part of the answer.
         """
         pieces: list[str] = []
-        ends_by_token = output.finish_reason is FinishReason.STOP
         for used, token_id in enumerate(output.token_ids, start=1):
             last = used == len(output.token_ids)
-            if ends_by_token and last and not sampling.include_stop_str_in_output:
+            if output.ends_by_token and last and not sampling.include_stop_str_in_output:
                 break
             piece = sequence.detokenizer.push((token_id,))
             if sequence.completion_tokens + used <= sampling.min_tokens:

@@ -27,6 +27,7 @@ from engine.models.base import CausalLM
 from engine.queue_gate import QueueGate
 from engine.scheduler import Scheduler, SchedulerLimits
 from engine.swap_cost import SwapCost
+from engine.tokenizer import Tokenizer
 from engine.types import ModelInfo
 from engine.validation import RequestLimits
 
@@ -103,7 +104,9 @@ def build_core_from_folder(
     started = time.perf_counter()
     bounds = step_bounds(config, device, model_config.max_position)
     layout, max_model_len = size_cache(config, model, model_config, device, bounds)
-    masks = GrammarMasks()
+    has_tokenizer = (folder / "tokenizer.json").is_file() or bool(config.tokenizer)
+    tokenizer = Tokenizer.from_folder(Path(config.tokenizer) if config.tokenizer else folder) if has_tokenizer else None
+    masks = GrammarMasks(tokenizer, model_config.vocab_size, model_config.eos_token_ids)
     runner = runner_class(device)(
         model,
         layout,
