@@ -319,7 +319,7 @@ class _Planner:
         owner = ""
         if spec.tenant is not None:
             found = await self._session.scalar(sa.select(Tenant.id).where(Tenant.slug == spec.tenant))
-            owner = found or "\0"  # a tenant this file creates: there is no price of it yet
+            owner = found or "not made yet"  # by this file: there is no price of it to compare with
         starts = spec.effective_from or self._now
         starts = starts if starts.tzinfo else starts.replace(tzinfo=UTC)
         current = await self._session.scalar(

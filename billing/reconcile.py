@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import cast
 
 import msgspec
@@ -28,13 +27,16 @@ from billing.quotas.registry import QUOTAS
 from billing.rollups import DIMENSIONS, SUMS, ledger_as_rollup
 from billing.spend import Scope, spent_nano_usd
 from billing.tables import LedgerEntry, LimitRule, RollupMark, Tenant, UsageRollup
+from billing.windows import Window
 
 READINGS = 3
 READ_AGAIN_S = 0.3
 
 
 class CounterDrift(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget's counter that disagrees. `committed` is used - held; `drift` = committed - ledger, in nano-USD.
+    """A budget's counter that disagrees. `committed` is used - held, in nano-USD.
+
+    `drift` = committed - (ledger - rows of requests that are booked but have not settled).
 
     `held_drift` = the counter's held - the sum of the open holds on it.
     """
@@ -48,6 +50,13 @@ class CounterDrift(msgspec.Struct, frozen=True, kw_only=True):
     ledger: int
     drift: int
     held_drift: int
+
+
+class _OnBudget(msgspec.Struct):
+    """What open holds keep on one budget, and how much of their rows is in the ledger already."""
+
+    held: int = 0
+    booked: int = 0
 
 
 class Findings(msgspec.Struct, kw_only=True):
@@ -219,9 +228,9 @@ class Reconciler:
         compared = 0
         now = self._clock()
         for tenant_id, time_zone, budgets in await self._budgets():
-            held = await self._held(tenant_id)
+            holds = await self._holds(tenant_id)
             for rule in budgets:
-                drift = await self._drift(tenant_id, time_zone, rule, now, held)
+                drift = await self._drift(tenant_id, rule, rule.window(now, time_zone), holds)
                 compared += drift is not None
                 if drift is not None and (drift.drift or drift.held_drift):
                     drifts[drift.key] = drift
@@ -229,10 +238,9 @@ class Reconciler:
         return drifts
 
     async def _drift(
-        self, tenant_id: str, time_zone: str, rule: Rule, now: datetime, held: dict[str, int]
+        self, tenant_id: str, rule: Rule, window: Window, holds: dict[str, _OnBudget]
     ) -> CounterDrift | None:
         """None where the counter has not been started: it will be, from the ledger."""
-        window = rule.window(now, time_zone)
         key = rule.budget_key(window)
         counter = await self._redis.hmget(key, ["used", "held"])
         if counter[0] is None:
@@ -240,6 +248,7 @@ class Reconciler:
         scope = Scope(rule.scope, rule.scope_id, rule.model, window.start, window.end)
         async with self._db.read() as session:
             (spent,) = await spent_nano_usd(session, [scope])
+        on_budget = holds.get(key, _OnBudget())
         committed = int(counter[0]) - int(counter[1] or 0)
         return CounterDrift(
             key=key,
@@ -249,20 +258,32 @@ class Reconciler:
             quota=rule.quota.name,
             committed=committed,
             ledger=spent,
-            drift=committed - spent,
-            held_drift=int(counter[1] or 0) - held.get(key, 0),
+            drift=committed - (spent - on_budget.booked),
+            held_drift=int(counter[1] or 0) - on_budget.held,
         )
 
-    async def _held(self, tenant_id: str) -> dict[str, int]:
-        """What the tenant's open holds add up to, by budget key."""
-        sums: dict[str, int] = {}
-        for request_id in cast(list[bytes], await self._redis.zrange(holds_key(tenant_id), 0, -1)):
-            key = hold_key(tenant_id, request_id.decode())
+    async def _holds(self, tenant_id: str) -> dict[str, _OnBudget]:
+        """The tenant's open holds by budget key, with what is booked of them already: it settles in a moment."""
+        sums: dict[str, _OnBudget] = {}
+        owners: dict[str, list[str]] = {}
+        for raw in cast(list[bytes], await self._redis.zrange(holds_key(tenant_id), 0, -1)):
+            request_id = raw.decode()
+            key = hold_key(tenant_id, request_id)
             amount, meta = cast(list[bytes | None], await self._redis.hmget(key, ["amount", "meta"]))
             if amount is None or meta is None:
                 continue
-            for budget in msgspec.msgpack.decode(meta, type=ReaperMeta).budgets:
-                sums[budget] = sums.get(budget, 0) + int(amount)
+            owners[request_id] = msgspec.msgpack.decode(meta, type=ReaperMeta).budgets
+            for budget in owners[request_id]:
+                sums.setdefault(budget, _OnBudget()).held += int(amount)
+        ids = list(owners)
+        async with self._db.read() as session:
+            for first in range(0, len(ids), 500):
+                query = sa.select(LedgerEntry.request_id, LedgerEntry.amount_nano_usd).where(
+                    LedgerEntry.request_id.in_(ids[first : first + 500])
+                )
+                for request_id, amount_nano in await session.execute(query):
+                    for budget in owners[request_id]:
+                        sums[budget].booked += amount_nano
         return sums
 
     async def _tenants(self) -> list[str]:

@@ -32,7 +32,7 @@ from billing.errors import HoldLost, LimitsUnavailable, QuotaDenied
 from billing.limits import stages
 from billing.limits.local import LocalLimiter
 from billing.limits.policy import PolicyStore, Rule
-from billing.limits.seed import seed
+from billing.limits.seed import Seeder
 from billing.limits.stage import Stage
 from billing.limits.ticket import Admitted, Extended, Held, HoldTerms, Ticket
 from billing.principal import Principal
@@ -79,12 +79,12 @@ class Admission:
     ) -> None:
         self._redis = redis
         self._policies = policies
-        self._db = db
         self._clock = clock
         self._monotonic = monotonic
         self._replicas = replicas
         self._on_limit = on_limit
         self._deadline_s = deadline_s
+        self._seeder = Seeder(redis, db)
         self._local = LocalLimiter(monotonic=monotonic)
         self._live: dict[str, Ticket] = {}
         self._pending: deque[_Pending] = deque(maxlen=MAX_PENDING)
@@ -344,7 +344,7 @@ class Admission:
         try:
             return await self._run(ticket, make(), deadline_s=deadline_s)
         except stages.NeedsSeed as exc:
-            await seed(self._redis, self._db, ticket, exc.which)
+            await self._seeder.seed(ticket, exc.which)
         return await self._run(ticket, make(), deadline_s=deadline_s)
 
     def note_away(self, exc: BaseException) -> None:
