@@ -24,6 +24,7 @@ from gateway.controllers.health import HealthController, MetricsController
 from gateway.controllers.models import ModelController
 from gateway.controllers.responses import ResponsesController
 from gateway.controllers.tokenize import TokenizeController
+from gateway.controllers.usage import UsageController
 from gateway.errors import GatewayError, error_response
 from gateway.metrics import Metrics
 from gateway.middleware import EXPOSED_HEADERS, RequestContext
@@ -51,7 +52,7 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
             yield
 
     app = Litestar(
-        route_handlers=[HealthController, MetricsController, *DATA_PLANE, *ADMIN_CONTROLLERS],
+        route_handlers=[HealthController, MetricsController, *DATA_PLANE, UsageController, *ADMIN_CONTROLLERS],
         lifespan=[lifespan],
         dependencies=_dependencies(settings, metrics),
         exception_handlers=cast(Any, dict.fromkeys((GatewayError, HTTPException, Exception), error_response)),

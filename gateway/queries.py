@@ -1,13 +1,15 @@
 """A query string becomes a struct, as a JSON body does: bounds in the struct, unknown names refused by name.
 
 Lists are accepted as every client writes them: `group_by=model`, repeated, `group_by[]=model` (openai-python),
-`group_by[0]=model` (qs). An object's fields are `effective_at[gte]=1`.
+`group_by[0]=model` (qs). An object's fields are `effective_at[gte]=1`; an object of lists
+is `filter[model]=a&filter[model]=b`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -33,22 +35,32 @@ def decode_query(query_string: bytes, type_: type[Q]) -> Q:
         pairs = parse_qsl(query_string.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError as exc:
         raise InvalidRequest(f"The query has more than {MAX_FIELDS} parameters.") from exc
-    document = _gather(pairs, *_shapes(type_))
+    document = _gather(pairs, _shapes(type_))
     try:
         return msgspec.convert(document, type_, strict=False)
     except msgspec.ValidationError as exc:
         raise explain(exc, document) from exc
 
 
-def _gather(pairs: list[tuple[str, str]], lists: frozenset[str], objects: frozenset[str]) -> dict[str, Any]:
+class _Shape(Enum):
+    VALUE = "value"
+    LIST = "list"
+    OBJECT = "object"  # of single values
+    LISTS = "lists"  # an object of lists
+
+
+def _gather(pairs: list[tuple[str, str]], shapes: dict[str, _Shape]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for key, value in pairs:
         match = _NAME.fullmatch(key)
         name, inner = (match[1], match[2]) if match else (key, None)
-        if name in lists:
+        shape = shapes.get(name, _Shape.VALUE)
+        if shape is _Shape.LIST:
             document.setdefault(name, []).append(value)
-        elif name in objects and inner:
+        elif shape is _Shape.OBJECT and inner:
             document.setdefault(name, {})[inner] = value
+        elif shape is _Shape.LISTS and inner:
+            document.setdefault(name, {}).setdefault(inner, []).append(value)
         elif name in document or inner is not None:
             raise InvalidRequest(f"Invalid '{clip(key)}': it takes one value.", param=clip(name), code="invalid_value")
         else:
@@ -57,18 +69,21 @@ def _gather(pairs: list[tuple[str, str]], lists: frozenset[str], objects: frozen
 
 
 @lru_cache
-def _shapes(type_: type[msgspec.Struct]) -> tuple[frozenset[str], frozenset[str]]:
-    """(names that are lists, names that are objects)."""
-    lists, objects = set(), set()
+def _shapes(type_: type[msgspec.Struct]) -> dict[str, _Shape]:
     info = msgspec.inspect.type_info(type_)
     assert isinstance(info, msgspec.inspect.StructType)
-    for field in info.fields:
-        options = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)
-        if any(isinstance(each, msgspec.inspect.CollectionType) for each in options):
-            lists.add(field.encode_name)
-        if any(isinstance(each, msgspec.inspect.StructType) for each in options):
-            objects.add(field.encode_name)
-    return frozenset(lists), frozenset(objects)
+    return {field.encode_name: _shape(field.type) for field in info.fields}
+
+
+def _shape(type_: msgspec.inspect.Type) -> _Shape:
+    for option in type_.types if isinstance(type_, msgspec.inspect.UnionType) else (type_,):
+        if isinstance(option, msgspec.inspect.CollectionType):
+            return _Shape.LIST
+        if isinstance(option, msgspec.inspect.DictType):
+            return _Shape.LISTS
+        if isinstance(option, msgspec.inspect.StructType):
+            return _Shape.OBJECT
+    return _Shape.VALUE
 
 
 def takes_query(type_: type[msgspec.Struct]) -> dict[str, Any]:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from gateway.controllers.admin.books import (
+    AuditController,
+    LedgerController,
+    ReconcileController,
+    ReportController,
+)
+from gateway.controllers.admin.changes import ApplyController, WebhookController
 from gateway.controllers.admin.keys import KeyController
 from gateway.controllers.admin.limits import LimitController
 from gateway.controllers.admin.prices import DiscountController, GpuPriceController, PriceController
@@ -15,4 +22,10 @@ ADMIN_CONTROLLERS = (
     PriceController,
     DiscountController,
     GpuPriceController,
+    ReportController,
+    LedgerController,
+    ReconcileController,
+    AuditController,
+    ApplyController,
+    WebhookController,
 )

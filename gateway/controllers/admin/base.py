@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from litestar import Controller, Request, Response
 from litestar.di import NamedDependency, Provide
+from redis.exceptions import RedisError
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from billing.db import Database
 from billing.errors import BillingError
@@ -14,7 +18,7 @@ from billing.principal import Actor
 from billing.secrets import ServerSecret
 from billing.service import Billing
 from gateway.admin_auth import actor_of
-from gateway.errors import error_response
+from gateway.errors import Unavailable, error_response
 from gateway.faults import as_gateway_error
 from gateway.schemas.admin.common import Page
 
@@ -22,6 +26,10 @@ from gateway.schemas.admin.common import Page
 By = NamedDependency[Actor]
 Db = NamedDependency[Database]
 Secret = NamedDependency[ServerSecret]
+
+# What a driver raises when its server is gone or does not answer in time.
+_AWAY = (OperationalError, InterfaceError, PoolTimeout, RedisError, ConnectionError)
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -40,6 +48,12 @@ def _secret(billing: NamedDependency[Billing]) -> ServerSecret:
     return billing.secret
 
 
+def away_response(request: Request[Any, Any, Any], exc: Exception) -> Response[bytes]:
+    """A store of ours is away: 503 with Retry-After, never a 4xx. Raises: nothing."""
+    log.warning("%s %s failed: %s", request.method, request.url.path, type(exc).__name__)
+    return error_response(request, Unavailable("The books cannot be read at the moment.", retry_after_s=2))
+
+
 class AdminController(Controller):
     """Base of the admin controllers. Services raise BillingError; nothing is caught in handlers.
 
@@ -51,7 +65,7 @@ class AdminController(Controller):
         "db": Provide(_db, sync_to_thread=False),
         "secret": Provide(_secret, sync_to_thread=False),
     }
-    exception_handlers = cast(Any, {BillingError: billing_error_response})
+    exception_handlers = cast(Any, {BillingError: billing_error_response, **dict.fromkeys(_AWAY, away_response)})
 
 
 def page_of(rows: Sequence[R], limit: int, view: Callable[[R], V], *, next_after: Callable[[R], str]) -> Page[V]:

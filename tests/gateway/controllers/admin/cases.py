@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from billing import keys, prices, tenants
+from billing import alerts, keys, prices, tenants
 from billing.limits import rules
 from tests.gateway.controllers.admin.conftest import OPERATOR, Company, Office
 
@@ -84,6 +84,17 @@ CASES: list[Case] = [
         "operator",
         body={"tenant": "{tenant}", "percent": "15", "model": "model-{n}"},
     ),
+    case("ListReports", "GET", "/admin/v1/reports", "member"),
+    case("GetReport", "GET", "/admin/v1/reports/{report}", "member", query={"tenant": "{tenant}", "by": "tenant,key"}),
+    case("ListLedger", "GET", "/admin/v1/ledger", "member", query={"tenant": "{tenant}"}),
+    case("GetLedger", "GET", "/admin/v1/ledger/{request_id}", "member"),
+    case("CheckBooks", "GET", "/admin/v1/reconcile", "operator"),
+    case("RepairBooks", "POST", "/admin/v1/reconcile", "operator"),
+    case("ListAudit", "GET", "/admin/v1/audit", "admin", query={"tenant": "{tenant}"}),
+    case("Apply", "POST", "/admin/v1/apply", "operator", body={"tenants": [{"slug": "applied-{n}"}]}),
+    case("ListWebhooks", "GET", "/admin/v1/webhooks", "admin"),
+    case("CreateWebhook", "POST", "/admin/v1/webhooks", "admin", body={"url": "https://x.org/", "tenant": "{tenant}"}),
+    case("RemoveWebhook", "DELETE", "/admin/v1/webhooks/{fresh_webhook}", "admin"),
     case("CreateGpuPrice", "POST", "/admin/v1/gpu-prices", "operator", body={"upstream": "gpu-{n}", "hour_usd": "2"}),
 ]
 
@@ -103,6 +114,8 @@ class Filler:
             "tenant": company.id,
             "project_id": company.project,
             "key_id": company.key_ids["member"],
+            "report": "spend",
+            "request_id": f"req_of_{company.slug}",
         }
         text = msgspec.json.encode([case.path, case.query, case.body]).decode()
         for name, make in _FRESH.items():
@@ -156,4 +169,19 @@ async def _price(office: Office, company: Company, n: int) -> str:
         return made.id
 
 
-_FRESH = {"fresh_project": _project, "fresh_key": _key, "fresh_limit": _limit, "fresh_price": _price}
+async def _webhook(office: Office, company: Company, n: int) -> str:
+    billing = office.gateway.parts.billing
+    async with billing.db.begin() as session:
+        made = await alerts.create_endpoint(
+            session, OPERATOR, billing.secret, url=f"https://example.com/{n}", tenant=company.id
+        )
+        return made.endpoint.id
+
+
+_FRESH = {
+    "fresh_webhook": _webhook,
+    "fresh_project": _project,
+    "fresh_key": _key,
+    "fresh_limit": _limit,
+    "fresh_price": _price,
+}

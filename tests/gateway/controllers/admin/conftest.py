@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -10,11 +11,25 @@ import pytest
 import sqlalchemy as sa
 
 from billing import keys, tenants
+from billing.entry import Entry
+from billing.prices import Rates, TokenCounts
 from billing.principal import Actor, Role, Scope
 from billing.tables import AuditEvent
-from tests.gateway.conftest import Gateway
+from tests.billing.conftest import migrated_postgres, postgres_server, postgres_url
+from tests.gateway.conftest import Gateway, StartGateway
+
+__all__ = ["migrated_postgres", "postgres_server", "postgres_url"]
 
 OPERATOR = Actor.operator("system", "test")
+RATES = Rates(
+    price_id="price_1",
+    model="m",
+    input=37_500_000,
+    cached_input=10_000_000,
+    output=150_000_000,
+    batch_input=18_750_000,
+    batch_output=75_000_000,
+)
 EVERY_SCOPE = [Scope.INFERENCE, Scope.USAGE_READ, Scope.ADMIN]
 
 
@@ -65,6 +80,22 @@ class Office:
             return list(await session.scalars(sa.select(AuditEvent).order_by(AuditEvent.id)))
 
 
+async def book(gateway: Gateway, key: str, **fields: Any) -> Entry:
+    """One usage row of the key's owner: 1000 prompt tokens, 900 of them cached, 100 of output, unless told."""
+    billing = gateway.parts.billing
+    usual: dict[str, Any] = {
+        "endpoint": "chat",
+        "model": "m",
+        "accepted_at": datetime.now(UTC),
+        "tokens": TokenCounts.of(prompt_tokens=1000, cached_tokens=900, completion_tokens=100),
+        "rates": RATES,
+    }
+    principal = await billing.auth.authenticate(key)
+    entry = Entry.priced(principal=principal, **{**usual, **fields})
+    await billing.ledger.write([entry])
+    return entry
+
+
 async def make_company(gateway: Gateway, slug: str) -> Company:
     """Keys: `admin`, `member` (usage:read), `inference`."""
     made: dict[str, keys.NewKey] = {}
@@ -86,6 +117,7 @@ async def make_company(gateway: Gateway, slug: str) -> Company:
                 role=role,
                 scopes=scopes,
             )
+    await book(gateway, made["member"].plaintext, request_id=f"req_of_{slug}")
     return Company(
         id=tenant.id,
         slug=slug,
@@ -95,9 +127,21 @@ async def make_company(gateway: Gateway, slug: str) -> Company:
     )
 
 
+on_both_databases = pytest.mark.parametrize("office_database", ["sqlite", "postgres"], indirect=True)
+
+
 @pytest.fixture
-async def office(gateway: Gateway) -> Office:
+def office_database(request: pytest.FixtureRequest) -> str:
+    """The office's database URL; empty: SQLite in the gateway's own folder."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return ""
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+async def office(office_database: str, start_gateway: StartGateway) -> Office:
     """The gateway's own first tenant is `acme`; these companies are `globex` and `rival`."""
+    gateway = await start_gateway(database_url=office_database)
     async with gateway.parts.billing.db.begin() as session:
         house = await tenants.create_tenant(session, OPERATOR, slug="house")
         project = await tenants.create_project(session, OPERATOR, house.id, name="ops")

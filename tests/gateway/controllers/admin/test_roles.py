@@ -12,7 +12,7 @@ from litestar.routes import HTTPRoute
 
 from billing.db import Base
 from tests.gateway.controllers.admin.cases import CASES, ROLES, Case, Filler
-from tests.gateway.controllers.admin.conftest import Company, Office
+from tests.gateway.controllers.admin.conftest import Company, Office, on_both_databases
 
 ADMIN_PATHS = ("/admin/", "/v1/organization")
 # What differs from one reading to the next without anybody having changed it.
@@ -46,6 +46,7 @@ async def test_every_admin_route_has_a_case(office: Office) -> None:
     assert tried == _routes(office.gateway.app)
 
 
+@on_both_databases
 async def test_no_route_opens_below_its_role_and_each_does_at_it(office: Office) -> None:
     filler, wrong = Filler(office), []
     for case in CASES:
@@ -58,6 +59,7 @@ async def test_no_route_opens_below_its_role_and_each_does_at_it(office: Office)
     assert wrong == []
 
 
+@on_both_databases
 async def test_no_route_shows_or_changes_anything_of_a_foreign_tenant(office: Office) -> None:
     filler, wrong = Filler(office), []
     company = office.acme
@@ -86,6 +88,7 @@ async def test_no_route_shows_or_changes_anything_of_a_foreign_tenant(office: Of
     assert wrong == []
 
 
+@on_both_databases
 async def test_every_write_leaves_an_audit_row_that_names_who_and_which_request(office: Office) -> None:
     filler, wrong = Filler(office), []
     for case in CASES:
