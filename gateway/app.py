@@ -21,6 +21,7 @@ from gateway.controllers.chat import ChatController
 from gateway.controllers.completions import CompletionController
 from gateway.controllers.embeddings import EmbeddingController
 from gateway.controllers.health import HealthController, MetricsController
+from gateway.controllers.messages import MessagesController
 from gateway.controllers.models import ModelController
 from gateway.controllers.responses import ResponsesController
 from gateway.controllers.tokenize import TokenizeController
@@ -32,7 +33,8 @@ from gateway.parts import Overrides, Parts, running
 from gateway.settings import Settings
 
 DATA_PLANE = (
-    ChatController, CompletionController, EmbeddingController, ModelController, ResponsesController, TokenizeController,
+    ChatController, CompletionController, EmbeddingController, MessagesController, ModelController,
+    ResponsesController, TokenizeController,
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -294,13 +295,18 @@ def _detail(exc: HTTPException) -> str:
     return "The request is invalid."
 
 
-def error_response(request: Request[Any, Any, Any], exc: Exception) -> Response[bytes]:
-    """Litestar's exception handler for everything. Faults of ours are logged with the traceback, refusals are not."""
+def error_response(
+    request: Request[Any, Any, Any], exc: Exception, *, body: Callable[[GatewayError], Any] | None = None
+) -> Response[bytes]:
+    """Litestar's exception handler for everything. Faults of ours are logged with the traceback, refusals are not.
+
+    Args: body makes the answer's body where it is not OpenAI's envelope.
+    """
     error = from_exception(exc, method=request.method, path=request.url.path)
     if error.status_code >= 500 and not isinstance(exc, GatewayError):
         log.error("unhandled error on %s %s", request.method, request.url.path, exc_info=exc)
     return Response(
-        msgspec.json.encode(error.envelope()),
+        msgspec.json.encode(error.envelope() if body is None else body(error)),
         media_type="application/json",
         status_code=error.status_code,
         headers=error.response_headers(),
