@@ -22,7 +22,7 @@ THIRD_PERSON = words("he him his she her hers they them their theirs")
 BE = words("am is are was were be been being")
 DO = words("do does did done doing")
 HAVE = words("have has had having")
-MODALS = words("can could may might must shall should will would ought able possible allowed permitted")
+MODALS = words("can could may might must shall should will would ought need able possible allowed permitted")
 PAST = words("was were did had")
 PRESENT = words("am is are do does has have")
 ARTICLES = words("a an the")
@@ -40,7 +40,6 @@ ADVERBS = words(
 QUESTION_WORDS = words("what which who whom whose when where why how")
 IGNORABLE = (
     PRONOUNS | BE | DO | HAVE | MODALS | ARTICLES | LIGHT_PREPOSITIONS | CONJUNCTIONS | ADVERBS | QUESTION_WORDS
-    | words("need")  # "do I need to" is a modal; as a noun it seldom stands alone
 )  # fmt: skip
 
 # Speech acts and politeness: what is done with the question, not what it is about.
@@ -48,6 +47,8 @@ SPEECH_ACTS = words(
     "tell know ask explain wonder wondering wondered question questions help show say advise inform understand curious "
     "hi hello hey greetings thanks thank thx sorry excuse"
 )
+# These need somebody to whom, or what follows is their own object: "show me the way", but "show dogs".
+_ADDRESSED = words("tell show help inform advise ask say")
 FRAME_FILLERS = (
     PRONOUNS | MODALS | BE | DO | HAVE | ARTICLES | ADVERBS
     | words("like want need happen love try trying quick short dear there all team everyone so ok okay well if whether "
@@ -57,7 +58,7 @@ CLOSINGS = words("thanks thank thx cheers please you advance in much so very lot
 
 PUNCTUATION = frozenset(".?!;:,")
 _SENTENCE_ENDS = frozenset(".?!:")
-_AFTER_SPEECH = words("me us you if whether about is there know")
+_AFTER_SPEECH = words("me us you if whether about there know")
 
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "`": "'", "´": "'"})
 _TOKEN = re.compile(r"[A-Za-zÀ-ɏ0-9]+(?:[.,:/'_+#-][A-Za-zÀ-ɏ0-9]+)*[+#]*|[%€$£°]|[.?!;:,]")
@@ -72,6 +73,7 @@ _CLITICS = (
     (re.compile(r"\b(\w+)'ll\b", re.I), r"\1 will"),
     (re.compile(r"\bi'm\b", re.I), "i am"),
     (re.compile(r"\b(\w+)'d\b", re.I), r"\1 would"),
+    (re.compile(r"\b(?:have|has|had|got) to\b", re.I), "must"),
     (re.compile(r"'s\b", re.I), ""),
 )
 
@@ -82,7 +84,7 @@ _HOW = re.compile(
     r"(?:i|we|you|one) (?:go about )?|how to) ?"
 )
 _WISH_HOW = re.compile(
-    r"^i (?:want|need|wish|would like|am trying|have) to (.+?) [.,;] (?:and )?(?:so )?how "
+    r"^i (?:want|need|wish|would like|am trying) to (.+?) [.,;] (?:and )?(?:so )?how "
     r"(?:do|can|would|should|could) (?:i|one|we) (?:do|go about|achieve) (?:that|this|it)$"
 )
 _MAY = re.compile(
@@ -106,7 +108,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """`kind`: how, many, what, who, when, where, why, may, polar, or any (no question form).
 
     `content`: the words that carry the subject, in order; `negations` how often something is denied; `past` and
-    `present` whether such an auxiliary stands; `modals`, `persons` (i, you or third-person pronouns) as used.
+    `present` whether such an auxiliary stands; `modals` as used; `persons` (first, second, he, she, they) in the order
+    of their first mention; `links`: "and", "or".
     """
 
     kind: str
@@ -115,15 +118,18 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     past: bool
     present: bool
     modals: frozenset[str]
-    persons: frozenset[str]
+    persons: tuple[str, ...]
+    links: frozenset[str]
 
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Question:
     """Takes a question apart; never fails, whatever the text."""
-    kind, tokens = _kind(_unwrap(_tokens(text)))
+    whole = _unwrap(_tokens(text))
+    kind, tokens = _kind(whole)
     tokens = _active(tokens)
     lowered = [token.lower() for token in tokens]
+    persons = [_PERSONS[word.lower()] for word in whole if word.lower() in _PERSONS]
     return Question(
         kind=kind,
         content=tuple(token for token in _content(tokens) if token.stem not in _IMPLIED.get(kind, ())),
@@ -131,7 +137,8 @@ def parse(text: str) -> Question:
         past=any(word in PAST for word in lowered),
         present=any(word in PRESENT for word in lowered),
         modals=frozenset(word for word in lowered if word in MODALS),
-        persons=frozenset(_PERSONS[word] for word in lowered if word in _PERSONS),
+        persons=tuple(dict.fromkeys(persons)),
+        links=frozenset(word for word in lowered if word in ("and", "or")),
     )
 
 
@@ -168,13 +175,26 @@ def _unwrap(tokens: list[str]) -> list[str]:
     end, spoke = 0, False
     for position, token in enumerate(tokens):
         word = token.lower()
-        if word in SPEECH_ACTS:
+        if word in SPEECH_ACTS and _is_speech(tokens, position):
             end, spoke = position + 1, True
-        elif spoke and (token in PUNCTUATION or word in _AFTER_SPEECH):
+        elif spoke and (token in PUNCTUATION or word in _AFTER_SPEECH or _announces(tokens, position)):
             end = position + 1
         elif word not in FRAME_FILLERS and token not in PUNCTUATION:
             break
     return tokens[end:] if spoke and end < len(tokens) else tokens
+
+
+def _announces(tokens: list[str], position: int) -> bool:
+    """ "My question is: ...", "what I ask is how ..."; not the "is" of the question itself."""
+    following = tokens[position + 1].lower() if position + 1 < len(tokens) else ""
+    return tokens[position].lower() == "is" and following in PUNCTUATION | QUESTION_WORDS
+
+
+def _is_speech(tokens: list[str], position: int) -> bool:
+    if tokens[position].lower() not in _ADDRESSED:
+        return True
+    following = tokens[position + 1].lower() if position + 1 < len(tokens) else ""
+    return following in _AFTER_SPEECH | PUNCTUATION | QUESTION_WORDS | {"please", "out"}
 
 
 def _without_closing(tokens: list[str]) -> list[str]:

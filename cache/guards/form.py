@@ -6,22 +6,29 @@ from cache.guards.chinese import HanQuestion
 from cache.guards.english import Question
 from cache.guards.lists import words
 
-_DUTY = words("must shall should ought")
+_DUTY = words("must shall should ought need")
+# Questions without a question form ("the price of tea", "reset a password") may ask what or how, never whether or why.
+_ALIKE = ({"may", "polar"}, {"any", "what"}, {"any", "how"})
 
 
 def english(a: Question, b: Question) -> bool:
     """Whether both are other kinds of question, in another tense, about another person, or of another modality."""
     kinds = {a.kind, b.kind}
-    if len(kinds) > 1 and "any" not in kinds and kinds != {"may", "polar"}:
+    if len(kinds) > 1 and not any(kinds <= alike for alike in _ALIKE):
         return True
-    if (a.past and not a.present and b.present and not b.past) or (
-        b.past and not b.present and a.present and not a.past
-    ):
+    if (_past(a) and _present(b)) or (_present(a) and _past(b)) or a.links != b.links:
         return True
-    if len(kinds) == 1 and kinds <= {"polar", "what"} and bool(a.modals & _DUTY) != bool(b.modals & _DUTY):
+    if kinds <= {"polar", "may", "what"} and bool(a.modals & _DUTY) != bool(b.modals & _DUTY):
         return True
-    third = a.persons ^ b.persons
-    return bool(third - {"first", "second"}) or (third == {"first", "second"})
+    return _other_persons(a.persons, b.persons)
+
+
+def _other_persons(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    """Whether another third person is meant, I stands for you, or both changed parts ("can I call you")."""
+    differing = set(a) ^ set(b)
+    if differing - {"first", "second"} or differing == {"first", "second"}:
+        return True
+    return {"first", "second"} <= set(a) & set(b) and [p for p in a if p in b] != [p for p in b if p in a]
 
 
 def _past(question: Question) -> bool:

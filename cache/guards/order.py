@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from cache.guards.chinese import HanQuestion
 from cache.guards.difference import difference
-from cache.guards.english import GOAL, SOURCE, Question
+from cache.guards.english import Question
+from cache.guards.lists import words
+
+# Prepositions that often stand for one another; all others say that a word plays another part.
+_ALIKE = (words("of for about in on at"), words("with by via"), words("to into onto towards toward"))
 
 
 def english(a: Question, b: Question) -> bool:
@@ -16,7 +20,7 @@ def english(a: Question, b: Question) -> bool:
     pairs = difference(a, b).pairs
     for left, right in pairs:
         governors = a.content[left].governor, b.content[right].governor
-        if (governors[0] in SOURCE and governors[1] in GOAL) or (governors[0] in GOAL and governors[1] in SOURCE):
+        if _turned(*governors):
             return True
     targets = [right for _, right in pairs]
     if targets == sorted(targets):
@@ -28,6 +32,13 @@ def english(a: Question, b: Question) -> bool:
     if any(bool(a.content[left].governor) != bool(b.content[right].governor) for left, right in moved):
         return True
     return not any(a.content[pairs[position][0]].governor for position in blocks[:2])
+
+
+def _turned(one: str, other: str) -> bool:
+    """Whether two prepositions before the same word give it different parts."""
+    if one == other or not (one and other):
+        return False
+    return not any(one in alike and other in alike for alike in _ALIKE)
 
 
 def moved_blocks(targets: list[int]) -> tuple[int, int, int] | None:
