@@ -16,11 +16,13 @@ import pytest
 import sqlalchemy as sa
 from litestar import Litestar
 from redis.asyncio import Redis
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing import db as billing_db
 from billing import keys, prices, tenants
 from billing.limits import rules
 from billing.principal import Actor
+from billing.secrets import ServerSecret
 from billing.tables import LedgerEntry
 from gateway.app import create_app
 from gateway.parts import Overrides, Parts
@@ -28,6 +30,7 @@ from gateway.settings import Settings
 from tests.billing.support import ValkeyProcess
 from tests.gateway.fakes import ScriptedEngine, WordEmbedder, text_model
 
+SECRET_NAME = Settings().effective_secret_file.name
 OPERATOR = Actor.operator()
 INPUT_NANO, CACHED_NANO, OUTPUT_NANO = 1_000_000_000, 100_000_000, 2_000_000_000  # $1, $0.1 and $2 a million tokens
 
@@ -51,14 +54,6 @@ async def redis_url(valkey: ValkeyProcess) -> str:
     return f"unix://{valkey.socket}"
 
 
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty, migrated SQLite file to copy: migrating takes longer than most tests."""
-    path = tmp_path_factory.mktemp("sql") / "weir.db"
-    asyncio.run(billing_db.upgrade(f"sqlite+aiosqlite:///{path}"))
-    return path
-
-
 class Tenant(msgspec.Struct):
     """One tenant with a project and a key."""
 
@@ -70,6 +65,62 @@ class Tenant(msgspec.Struct):
     @property
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.key}"}
+
+
+class Seed(msgspec.Struct):
+    """A folder to copy: a migrated database with prices and the tenant `acme`, and its server secret."""
+
+    folder: Path
+    tenant: Tenant
+
+
+@pytest.fixture(scope="session")
+def seed(tmp_path_factory: pytest.TempPathFactory) -> Seed:
+    """Made once: migrating and seeding take longer than most tests."""
+    folder = tmp_path_factory.mktemp("seed")
+    return Seed(folder, asyncio.run(_sown(folder)))
+
+
+async def _sown(folder: Path) -> Tenant:
+    url = f"sqlite+aiosqlite:///{folder / 'weir.db'}"
+    await billing_db.upgrade(url)
+    secret = ServerSecret.load(folder / SECRET_NAME)
+    database = billing_db.Database(url)
+    async with database.begin() as session:
+        for model in ("m", "all-MiniLM-L6-v2"):
+            await set_price(session, model)
+        tenant = await add_tenant(session, secret, "acme")
+    await database.close()
+    return tenant
+
+
+@pytest.fixture
+def data_root() -> Iterator[Path]:
+    """A folder in memory where there is one: an fsync a row is what these tests would wait for."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="weir-", dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+async def add_tenant(session: AsyncSession, secret: ServerSecret, slug: str, **key_options: Any) -> Tenant:
+    """A tenant, its project and a key."""
+    tenant = await tenants.create_tenant(session, OPERATOR, slug=slug)
+    project = await tenants.create_project(session, OPERATOR, tenant.id, name="App")
+    made = await keys.create_key(session, OPERATOR, secret, project.id, name="test", **key_options)
+    return Tenant(tenant.id, project.id, made.key.id, made.plaintext)
+
+
+async def set_price(session: AsyncSession, model: str, **options: Any) -> None:
+    """The test prices for a model."""
+    await prices.set_price(
+        session,
+        OPERATOR,
+        model=model,
+        input_nano=INPUT_NANO,
+        cached_input_nano=CACHED_NANO,
+        output_nano=OUTPUT_NANO,
+        **options,
+    )
 
 
 class Gateway:
@@ -87,14 +138,9 @@ class Gateway:
         return parts
 
     async def add_tenant(self, slug: str, **key_options: Any) -> Tenant:
-        """A tenant, its project and a key."""
+        """Another tenant with a project and a key."""
         async with self.parts.billing.db.begin() as session:
-            tenant = await tenants.create_tenant(session, OPERATOR, slug=slug)
-            project = await tenants.create_project(session, OPERATOR, tenant.id, name="App")
-            made = await keys.create_key(
-                session, OPERATOR, self.parts.billing.secret, project.id, name="test", **key_options
-            )
-        return Tenant(tenant.id, project.id, made.key.id, made.plaintext)
+            return await add_tenant(session, self.parts.billing.secret, slug, **key_options)
 
     async def set_limit(self, tenant: Tenant, quota: str, hard: int, **options: Any) -> None:
         async with self.parts.billing.db.begin() as session:
@@ -104,15 +150,7 @@ class Gateway:
 
     async def set_price(self, model: str, **options: Any) -> None:
         async with self.parts.billing.db.begin() as session:
-            await prices.set_price(
-                session,
-                OPERATOR,
-                model=model,
-                input_nano=INPUT_NANO,
-                cached_input_nano=CACHED_NANO,
-                output_nano=OUTPUT_NANO,
-                **options,
-            )
+            await set_price(session, model, **options)
 
     async def ledger(self) -> list[LedgerEntry]:
         """All rows, oldest first, once everything in flight is settled."""
@@ -165,7 +203,7 @@ async def _started(app: Litestar) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def start_gateway(tmp_path: Path, redis_url: str, migrated: Path) -> AsyncIterator[StartGateway]:
+async def start_gateway(data_root: Path, redis_url: str, seed: Seed) -> AsyncIterator[StartGateway]:
     """Starts gateways that are stopped at the test's end. Settings' fields and an engine may be given."""
     async with AsyncExitStack() as stack:
         count = 0
@@ -173,9 +211,8 @@ async def start_gateway(tmp_path: Path, redis_url: str, migrated: Path) -> Async
         async def start(engine: ScriptedEngine | None = None, **fields: Any) -> Gateway:
             nonlocal count
             count += 1
-            folder = tmp_path / f"gateway{count}"
-            folder.mkdir()
-            shutil.copy(migrated, folder / "weir.db")
+            folder = data_root / f"gateway{count}"
+            await asyncio.to_thread(shutil.copytree, seed.folder, folder)
             overrides = Overrides(
                 engine=engine or ScriptedEngine(),
                 embedder=fields.pop("embedder", WordEmbedder()),
@@ -191,9 +228,7 @@ async def start_gateway(tmp_path: Path, redis_url: str, migrated: Path) -> Async
             client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://weir"))
             assert isinstance(overrides.engine, ScriptedEngine)
             gateway = Gateway(app, overrides.engine, client)
-            await gateway.set_price("m")
-            await gateway.set_price("all-MiniLM-L6-v2")
-            gateway.tenant = await gateway.add_tenant("acme")
+            gateway.tenant = seed.tenant
             return gateway
 
         yield start
