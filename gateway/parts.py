@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
+import aiohttp
 import msgspec
 import sqlalchemy as sa
 from redis.asyncio import Redis
@@ -36,12 +37,14 @@ from gateway.pipeline import Pipeline
 from gateway.prompts import TextModel
 from gateway.responses.service import ResponseService
 from gateway.responses.store import ResponseStore
-from gateway.routing import Router, build_table
+from gateway.route_config import RouteConfig
+from gateway.routing import Router, RouteTable
 from gateway.settings import Settings
 from gateway.texts import Texts
 from gateway.upstreams.base import Upstream
 from gateway.upstreams.embedder import EmbedderUpstream
 from gateway.upstreams.local import LocalUpstream
+from gateway.upstreams.registry import Surroundings
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +72,7 @@ class Parts(msgspec.Struct, kw_only=True):
     completion_calls: CompletionCalls
     embedding_calls: EmbeddingCalls | None
     responses: ResponseService
+    route_config: RouteConfig
     probe: Probe
     background: Background
 
@@ -98,7 +102,13 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         )
         texts = Texts({text_model.info.name: text_model}, fallback=text_model)
         stack.callback(texts.close)
-        router = Router(build_table({}, _upstreams(overrides, engine, embedder, settings, secret), {}))
+        router = Router(RouteTable({}))
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=True)
+        stack.push_async_callback(session.close)
+        around = Surroundings(session, secret, lambda text: len(text_model.tokenizer.encode(text, add_bos=False)))
+        own = _upstreams(overrides, engine, embedder, settings, secret)
+        route_config = RouteConfig(billing, router, own, around)
+        await route_config.load()
         pipeline = Pipeline(governor=governor, cache=cache, router=router, metrics=metrics, background=background)
         stack.push_async_callback(pipeline.flights.close)
         constrainer = Constrainer(tool_format=settings.tool_format)
@@ -110,6 +120,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         metrics.watch_engine(engine.model.name, lambda: probe.last_stats)
         watching = asyncio.create_task(probe.watch_engine(), name="engine-stats")
         stack.push_async_callback(_ended, watching)
+        stack.push_async_callback(_ended, asyncio.create_task(route_config.watch(), name="route-config"))
         chat_calls = ChatCalls(texts, router, constrainer, allow_request_template=settings.allow_request_chat_template)
         responses = _responses(settings, billing, chat_calls, pipeline, stack)
         stack.push_async_callback(_drain, settings, probe, engine, background)
@@ -123,6 +134,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             completion_calls=CompletionCalls(texts, router, constrainer),
             embedding_calls=EmbeddingCalls(embedder, governor, background, metrics) if embedder else None,
             responses=responses,
+            route_config=route_config,
             probe=probe,
             background=background,
         )

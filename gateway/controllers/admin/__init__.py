@@ -12,6 +12,7 @@ from gateway.controllers.admin.changes import ApplyController, WebhookController
 from gateway.controllers.admin.keys import KeyController
 from gateway.controllers.admin.limits import LimitController
 from gateway.controllers.admin.prices import DiscountController, GpuPriceController, PriceController
+from gateway.controllers.admin.routing import RouteController, UpstreamController
 from gateway.controllers.admin.tenants import ProjectController, TenantController
 
 ADMIN_CONTROLLERS = (
@@ -28,4 +29,6 @@ ADMIN_CONTROLLERS = (
     AuditController,
     ApplyController,
     WebhookController,
+    UpstreamController,
+    RouteController,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from billing import alerts, keys, prices, tenants
+from billing import alerts, config, keys, prices, tenants
 from billing.limits import rules
 from tests.gateway.controllers.admin.conftest import OPERATOR, Company, Office
 
@@ -37,6 +37,7 @@ def case(id: str, method: str, path: str, least: str, **fields: Any) -> Case:
 
 
 T, P, K, L = "/admin/v1/tenants", "/admin/v1/projects", "/admin/v1/keys", "/admin/v1/limits"
+U, R = "/admin/v1/upstreams", "/admin/v1/routes"
 CASES: list[Case] = [
     case("ListTenants", "GET", T, "member"),
     case("CreateTenant", "POST", T, "operator", body={"slug": "new-{n}"}),
@@ -95,6 +96,25 @@ CASES: list[Case] = [
     case("ListWebhooks", "GET", "/admin/v1/webhooks", "admin"),
     case("CreateWebhook", "POST", "/admin/v1/webhooks", "admin", body={"url": "https://x.org/", "tenant": "{tenant}"}),
     case("RemoveWebhook", "DELETE", "/admin/v1/webhooks/{fresh_webhook}", "admin"),
+    case("ListUpstreams", "GET", U, "operator"),
+    case(
+        "PutUpstream",
+        "PUT",
+        U + "/{fresh_upstream}",
+        "operator",
+        body={"base_url": "http://127.0.0.1:9/v1", "models": {"remote-{n}": ""}, "api_key": "sk-upstream-{n}"},
+    ),
+    case("DeleteUpstream", "DELETE", U + "/{fresh_upstream}", "operator"),
+    case("ListRoutes", "GET", R, "operator"),
+    case(
+        "PutRoute",
+        "PUT",
+        R + "/{fresh_route}",
+        "operator",
+        body={"targets": [{"upstream": "local", "model": "m"}], "description": "route {n}"},
+    ),
+    case("DeleteRoute", "DELETE", R + "/{fresh_route}", "operator"),
+    case("TestRoute", "POST", R + "/{fresh_route}/test", "operator"),
     case("CreateGpuPrice", "POST", "/admin/v1/gpu-prices", "operator", body={"upstream": "gpu-{n}", "hour_usd": "2"}),
 ]
 
@@ -178,10 +198,24 @@ async def _webhook(office: Office, company: Company, n: int) -> str:
         return made.endpoint.id
 
 
+async def _upstream(office: Office, _: Company, n: int) -> str:
+    body = {"base_url": "http://127.0.0.1:9/v1", "models": {f"fresh-model-{n}": ""}}
+    async with office.gateway.parts.billing.db.begin() as session:
+        return (await config.set_item(session, OPERATOR, "upstream", f"fresh-{n}", body)).name
+
+
+async def _route(office: Office, _: Company, n: int) -> str:
+    body = {"targets": [{"upstream": "local", "model": "m"}]}
+    async with office.gateway.parts.billing.db.begin() as session:
+        return (await config.set_item(session, OPERATOR, "route", f"fresh-{n}", body)).name
+
+
 _FRESH = {
     "fresh_webhook": _webhook,
     "fresh_project": _project,
     "fresh_key": _key,
     "fresh_limit": _limit,
     "fresh_price": _price,
+    "fresh_upstream": _upstream,
+    "fresh_route": _route,
 }

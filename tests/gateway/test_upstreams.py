@@ -1,0 +1,248 @@
+"""Routes over our engine and OpenAI-compatible upstreams: fallbacks, retries, breaker, usage, secrets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from billing import config
+from billing.tables import EntryStatus
+from gateway.breaker import FAILURES_TO_OPEN
+from tests.gateway.conftest import OPERATOR, Gateway, StartGateway, frames, until
+from tests.gateway.fakes import Script, ScriptedEngine
+from tests.gateway.openai_stub import OpenAIStub
+from tests.gateway.raw_asgi import RawExchange
+
+AddUpstream = Callable[..., Awaitable[None]]
+USAGE = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 90}}
+
+
+@pytest.fixture
+async def add_upstream() -> AsyncIterator[AddUpstream]:
+    """Serves a stub and makes it an upstream of a gateway, its model priced."""
+    async with AsyncExitStack() as stack:
+
+        async def add(gateway: Gateway, name: str, stub: OpenAIStub, model: str, **fields: Any) -> None:
+            url = await stack.enter_async_context(stub.serving())
+            body = {"base_url": url, "models": {model: "remote-name"}, **fields}
+            await set_config(gateway, "upstream", name, body)
+            await gateway.set_price(model)
+            await until(lambda: model in gateway.parts.router.table)
+
+        yield add
+
+
+async def set_config(gateway: Gateway, kind: str, name: str, body: dict[str, Any]) -> None:
+    async with gateway.parts.billing.db.begin() as session:
+        await config.set_item(session, OPERATOR, kind, name, body)
+
+
+async def set_route(gateway: Gateway, name: str, *targets: str, **fields: Any) -> None:
+    """Targets as `upstream/model`."""
+    specs = [dict(zip(("upstream", "model"), target.split("/"), strict=True)) for target in targets]
+    await set_config(gateway, "route", name, {"targets": specs, "retries": 0, **fields})
+    await until(lambda: name in gateway.parts.router.table)
+
+
+async def test_an_upstream_answers_under_its_name_and_is_billed_by_its_usage(
+    gateway: Gateway, add_upstream: AddUpstream
+) -> None:
+    stub = OpenAIStub(usage=USAGE)
+    await add_upstream(gateway, "far", stub, "big")
+
+    answer = await gateway.chat("hi", model="big", temperature=0.5, truncation="auto", user="u")
+
+    assert answer.json()["choices"][0]["message"]["content"] == "far away"
+    assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 90
+    [body] = stub.bodies
+    assert (body["model"], body["temperature"], body["stream_options"]) == (
+        "remote-name",
+        0.5,
+        {"include_usage": True},
+    )
+    assert "truncation" not in body
+    [row] = await gateway.ledger()
+    assert (row.model, row.upstream) == ("big", "far")
+    assert (row.input_tokens, row.cached_input_tokens, row.output_tokens) == (10, 90, 7)
+    # 10 fresh at $1, 90 cached at $0.1, 7 out at $2 a million tokens
+    assert row.amount_nano_usd == 10 * 1000 + 90 * 100 + 7 * 2000
+
+
+async def test_usage_that_does_not_come_is_counted_and_flagged(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    await add_upstream(gateway, "far", OpenAIStub(usage=None), "big")
+
+    answer = await gateway.chat("hi", model="big")
+
+    assert answer.json()["weir"]["estimated_usage"] is True
+    [row] = await gateway.ledger()
+    assert row.output_tokens == len("far away")  # the test's tokenizer has one token a byte
+    assert row.note == "usage is estimated: the upstream sent none"
+
+
+@pytest.mark.parametrize("answer_id", ["chatcmpl-1", None, ""])
+async def test_an_upstreams_ids_are_never_ours(
+    gateway: Gateway, add_upstream: AddUpstream, answer_id: str | None
+) -> None:
+    await add_upstream(gateway, "far", OpenAIStub(usage=USAGE, answer_id=answer_id), "big")
+
+    ids = {(await gateway.chat(f"hi {n}", model="big")).json()["id"] for n in range(3)}
+
+    assert len(ids) == 3
+    assert len(await gateway.ledger()) == 3
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_failing_target_falls_back_before_the_first_token(
+    gateway: Gateway, add_upstream: AddUpstream, status: int
+) -> None:
+    stub = OpenAIStub(statuses=(status,) * 9)
+    await add_upstream(gateway, "far", stub, "big")
+    await set_route(gateway, "smart", "far/big", "local/m")
+
+    answer = await gateway.chat("hi", model="smart")
+
+    assert answer.json()["choices"][0]["message"]["content"] == "Hello world"
+    assert answer.json()["model"] == "smart"
+    assert answer.json()["weir"] == {"served_by": "local/m"}
+    [row] = await gateway.ledger()
+    assert (row.upstream, row.model, row.route) == ("local", "m", "smart")
+
+
+async def test_a_refusal_of_the_callers_input_is_not_tried_elsewhere(
+    gateway: Gateway, add_upstream: AddUpstream
+) -> None:
+    stub = OpenAIStub(statuses=(400,))
+    await add_upstream(gateway, "far", stub, "big")
+    await set_route(gateway, "smart", "far/big", "local/m")
+
+    answer = await gateway.chat("hi", model="smart")
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "stubbed"
+    assert gateway.engine.requests == []
+
+
+async def test_retries_stay_at_the_target(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    stub = OpenAIStub(statuses=(503, 503), usage=USAGE)
+    await add_upstream(gateway, "far", stub, "big")
+    await set_route(gateway, "again", "far/big", retries=2)
+
+    answer = await gateway.chat("hi", model="again")
+
+    assert answer.status_code == 200
+    assert len(stub.requests) == 3
+    assert len(await gateway.ledger()) == 1
+
+
+async def test_after_the_first_token_nothing_is_tried_again(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    stub = OpenAIStub(break_after=1)
+    await add_upstream(gateway, "far", stub, "big")
+    await set_route(gateway, "smart", "far/big", "local/m")
+
+    answer = await gateway.chat("hi", model="smart", stream=True)
+
+    chunks = frames(answer)
+    assert "error" in chunks[-1]
+    assert gateway.engine.requests == []
+    [row] = await gateway.ledger()
+    assert (row.status, row.output_tokens) == (EntryStatus.FAILED, len("far"))
+
+
+async def test_a_full_queue_falls_back(start_gateway: StartGateway, add_upstream: AddUpstream) -> None:
+    from engine.errors import QueueFull
+
+    gateway = await start_gateway(ScriptedEngine(Script(fail_at=0, error=QueueFull("full", retry_after_s=3))))
+    await add_upstream(gateway, "far", OpenAIStub(usage=USAGE), "big")
+    await set_route(gateway, "smart", "local/m", "far/big")
+
+    assert (await gateway.chat("hi", model="smart")).json()["weir"] == {"served_by": "far/big"}
+    alone = await gateway.chat("hi", model="m")
+    assert alone.status_code == 503
+    assert alone.json()["error"]["code"] == "server_is_overloaded"
+
+
+async def test_the_breaker_opens_and_then_nobody_asks(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    stub = OpenAIStub(statuses=(500,) * 99)
+    await add_upstream(gateway, "far", stub, "big")
+    await set_route(gateway, "smart", "far/big", "local/m")
+
+    for number in range(FAILURES_TO_OPEN + 3):
+        assert (await gateway.chat(f"hi {number}", model="smart")).status_code == 200
+
+    assert len(stub.requests) == FAILURES_TO_OPEN
+    down = await gateway.chat("hi", model="big")
+    assert down.status_code == 503
+    assert int(down.headers["retry-after"]) >= 1
+
+
+async def test_an_upstream_that_is_away_is_503_without_its_address(gateway: Gateway) -> None:
+    await gateway.set_price("gone")
+    await set_config(gateway, "upstream", "far", {"base_url": "http://127.0.0.1:9/v1", "models": {"gone": ""}})
+    await until(lambda: "gone" in gateway.parts.router.table)
+
+    answer = await gateway.chat("hi", model="gone")
+
+    assert answer.status_code == 503
+    assert "127.0.0.1" not in answer.text
+
+
+async def test_refused_credentials_are_the_operators_business(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    await add_upstream(gateway, "far", OpenAIStub(statuses=(401,) * 9), "big")
+
+    answer = await gateway.chat("hi", model="big")
+
+    assert answer.status_code == 503
+    assert "credentials" in answer.json()["error"]["message"]
+
+
+async def test_the_upstreams_key_is_sent_and_never_shown(
+    gateway: Gateway, add_upstream: AddUpstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub = OpenAIStub(statuses=(500, 500))
+    encrypted = gateway.parts.billing.secret.encrypt("sk-upstream-secret").decode()
+    await add_upstream(gateway, "far", stub, "big", api_key_encrypted=encrypted)
+
+    answer = await gateway.chat("hi", model="big")
+
+    headers, _ = stub.requests[0]
+    assert headers["authorization"] == "Bearer sk-upstream-secret"
+    assert gateway.tenant.key not in str(stub.requests)
+    assert "sk-upstream-secret" not in answer.text + caplog.text + repr(gateway.parts.route_config.upstreams)
+
+
+async def test_leaving_closes_the_upstreams_connection(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    stub = OpenAIStub()
+    stub.hang = True
+    await add_upstream(gateway, "far", stub, "big")
+    body = {"model": "big", "messages": [{"role": "user", "content": "hi"}]}
+    async with RawExchange(gateway, "POST", "/v1/chat/completions", body) as raw:
+        await until(lambda: bool(stub.requests))
+        raw.leave()
+        await raw.finished()
+
+    [row] = await gateway.ledger()
+    assert (row.status, row.amount_nano_usd) == (EntryStatus.CLIENT_DISCONNECT, 0)
+
+
+async def test_a_changed_route_is_in_force_without_a_restart(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    await add_upstream(gateway, "far", OpenAIStub(usage=USAGE), "big")
+    await set_route(gateway, "smart", "far/big")
+    await set_config(gateway, "route", "smart", {"targets": [{"upstream": "local", "model": "m"}]})
+    await until(lambda: gateway.parts.router.table.get("smart").targets[0].upstream.name == "local")  # type: ignore[union-attr]
+
+    answer = await gateway.chat("hi", model="smart")
+
+    assert answer.json()["weir"] == {"served_by": "local/m"}
+
+
+async def test_a_bad_route_is_left_out_and_harms_no_other(gateway: Gateway) -> None:
+    await set_config(gateway, "route", "broken", {"targets": [{"upstream": "nobody", "model": "x"}]})
+    await set_config(gateway, "route", "odd", {"surprise": 1})
+    await set_route(gateway, "good", "local/m")
+
+    assert "broken" not in gateway.parts.router.table
+    assert (await gateway.chat("hi", model="good")).status_code == 200
+    assert (await gateway.chat("hi", model="broken")).status_code == 404
