@@ -200,7 +200,7 @@ def paged_decode(
     sms = num_multiprocessors(q.device.index or 0)
     splits = num_splits or choose_splits(num_seqs, num_kv_heads, max_seq_len, sms)
     group = num_heads // num_kv_heads
-    head_pad = triton.next_power_of_2(head_dim)
+    head_pad = max(16, triton.next_power_of_2(head_dim))  # tl.dot's smallest side
     partial = stats = out
     if splits > 1:
         partial = torch.empty((num_seqs * num_heads * splits, head_dim), dtype=torch.float32, device=q.device)

@@ -231,7 +231,7 @@ def paged_prefill(
         return
     group = num_heads // num_kv_heads
     group_pad = triton.next_power_of_2(group)
-    head_pad = triton.next_power_of_2(head_dim)
+    head_pad = max(16, triton.next_power_of_2(head_dim))  # tl.dot's smallest side
     block_q, tile, num_warps, num_stages = _shape_for(head_pad, group_pad, q.element_size())
     while block_q * group_pad < 16:  # tl.dot's smallest side
         block_q *= 2

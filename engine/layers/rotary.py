@@ -24,15 +24,16 @@ class RopeTable(nn.Module):
 
     def __init__(self, config: RopeConfig, max_position: int, dtype: torch.dtype) -> None:
         super().__init__()
-        with torch.device("cpu"):
+        device = torch.get_default_device()
+        with torch.device("cpu"):  # the same table, to the bit, whatever the device
             inv_freq, attention_factor = rope_frequencies(config, max_position)
             angles = torch.arange(max_position, dtype=torch.float32)[:, None] * inv_freq[None, :]
             cos, sin = angles.cos() * attention_factor, angles.sin() * attention_factor
         self.cos: torch.Tensor
         self.sin: torch.Tensor
         self.rotary_dim = config.rotary_dim
-        self.register_buffer("cos", torch.cat((cos, cos), dim=-1).to(dtype), persistent=False)
-        self.register_buffer("sin", torch.cat((-sin, sin), dim=-1).to(dtype), persistent=False)
+        self.register_buffer("cos", torch.cat((cos, cos), dim=-1).to(device, dtype), persistent=False)
+        self.register_buffer("sin", torch.cat((-sin, sin), dim=-1).to(device, dtype), persistent=False)
 
     def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Args: positions (num_tokens,). Returns: cos, sin, each (num_tokens, 1, rotary_dim)."""
