@@ -23,6 +23,7 @@ from sqlalchemy.types import TypeDecorator
 from billing.errors import Invalid
 
 BUSY_TIMEOUT_MS = 5_000
+SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_MS}")
 _WRITES = "weir_writes"
 
 NAMING = {
@@ -115,7 +116,7 @@ def create_engine(url: str | URL, *, pool_size: int = 5) -> AsyncEngine:
 def _set_up_sqlite(dbapi_connection: Any, _record: Any) -> None:
     dbapi_connection.isolation_level = None  # the driver's own BEGIN is deferred: writers would meet SQLITE_BUSY
     cursor = dbapi_connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_MS}"):
+    for pragma in SQLITE_PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+import sqlalchemy as sa
 
 from billing.clock import bucket_of
 from billing.prices import Amounts, Rates, TokenCounts
 from billing.principal import Principal
-from billing.tables import EntryKind, EntryStatus
+from billing.tables import EntryKind, EntryStatus, LedgerEntry
 
 TOKEN_FIELDS = ("input_tokens", "cached_input_tokens", "output_tokens", "batch_input_tokens", "batch_output_tokens")
 AMOUNT_FIELDS = (
@@ -24,7 +25,26 @@ AMOUNT_FIELDS = (
 )
 # What must agree when the same key is booked again; all else may differ between a row and its replay.
 CONTENT_FIELDS = ("tenant_id", *TOKEN_FIELDS, *AMOUNT_FIELDS)
-MAX_TAGS = 16
+# Text that callers and upstreams have a say in, and the width of its column; ids of ours are left alone.
+_WIDTHS: dict[str, int] = {
+    name: cast(sa.String, LedgerEntry.__table__.columns[name].type).length or 0
+    for name in (
+        "endpoint",
+        "model",
+        "upstream",
+        "upstream_model",
+        "provider_id",
+        "route",
+        "conversation_id",
+        "conversation_source",
+        "end_user",
+        "service_tier",
+        "finish_reason",
+        "error_code",
+        "cache_outcome",
+        "note",
+    )
+}
 
 
 class Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -166,6 +186,11 @@ class Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def row(self, now: datetime) -> dict[str, Any]:
         """Column values; `booked_at` is now unless the journal brings one along."""
         values = msgspec.structs.asdict(self)
+        for name, width in _WIDTHS.items():
+            text = values[name]
+            if text is not None and (len(text) > width or "\0" in text):
+                # A caller's long or odd name must not make the row unbookable: PostgreSQL refuses both.
+                values[name] = text.replace("\0", "")[:width]
         values["booked_at"] = self.booked_at or now
         values["bucket"] = bucket_of(self.accepted_at)
         return values

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing.clock import Clock, utc_now
@@ -25,6 +25,7 @@ from billing.db import Database
 from billing.entry import AMOUNT_FIELDS, CONTENT_FIELDS, TOKEN_FIELDS, Entry
 from billing.errors import LedgerConflict, LedgerUnavailable
 from billing.journal import Journal
+from billing.sinks import sink_for
 from billing.tables import EntryKind, EntryStatus, LedgerEntry, RollupMark
 
 COMMIT_DEADLINE_S = 0.025
@@ -74,6 +75,7 @@ class LedgerWriter:
     ) -> None:
         self._db = db
         self._journal = journal
+        self._sink = sink_for(db.engine)
         self._deadline = deadline_s if callable(deadline_s) else lambda: deadline_s
         self._clock = clock
         self._on_conflict = on_conflict
@@ -107,6 +109,7 @@ class LedgerWriter:
         self._tasks = []
         with contextlib.suppress(SQLAlchemyError, OSError, TimeoutError):
             await self.replay()
+        await self._sink.close()
 
     async def book(self, entry: Entry) -> Booked:
         """Make the row durable. Once this returns, the frame that ends the answer may go out.
@@ -154,6 +157,13 @@ class LedgerWriter:
         try:
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
                 results = await self.write([w.entry for w in group])
+        except (DataError, IntegrityError) as exc:
+            if len(group) > 1:  # one row the database will not have must not take the others along
+                for waiting in group:
+                    await self._commit([waiting])
+                return
+            self._refuse(group[0], exc)
+            return
         except Exception as exc:  # noqa: BLE001  whatever it was, the journal takes the rows and the loop goes on
             log.warning("a group of %d rows was not committed: %s", len(group), type(exc).__name__)
             failure = exc if isinstance(exc, SQLAlchemyError | OSError | TimeoutError) else OSError(str(exc))
@@ -167,19 +177,23 @@ class LedgerWriter:
             if not waiting.done.done():
                 waiting.done.set_result(result)
 
+    def _refuse(self, waiting: _Waiting, exc: Exception) -> None:
+        _log_refused(waiting.entry, exc)
+        if not waiting.done.done():
+            waiting.done.set_exception(exc)
+            waiting.done.exception()
+
     async def write(self, entries: Sequence[Entry]) -> list[bool | LedgerConflict]:
         """Insert in one transaction. For each: True inserted, False already there, or the conflict (an alarm)."""
         now = self._clock()
+        inserted = await self._sink.insert([entry.row(now) for entry in entries])
+        if all(inserted):
+            return list(inserted)
         async with self._db.begin() as session:
-            fresh = await insert_entries(session, [entry.row(now) for entry in entries], self._db.dialect)
-            results: list[bool | LedgerConflict] = []
-            for entry in entries:
-                if entry.key in fresh:
-                    fresh.discard(entry.key)  # a second one of the same key in this group is a repetition
-                    results.append(True)
-                else:
-                    results.append(await self._compare(session, entry))
-        return results
+            return [
+                True if fresh else await self._compare(session, entry)
+                for entry, fresh in zip(entries, inserted, strict=True)
+            ]
 
     async def _compare(self, session: AsyncSession, entry: Entry) -> bool | LedgerConflict:
         existing = await find_entry(session, entry)
@@ -230,12 +244,7 @@ class LedgerWriter:
             for file in files:
                 entries = await asyncio.to_thread(file.entries)
                 for first in range(0, len(entries), MAX_GROUP):
-                    chunk = entries[first : first + MAX_GROUP]
-                    async with asyncio.timeout(COMMIT_TIMEOUT_S * 4):
-                        results = await self.write(chunk)
-                    for entry, result in zip(chunk, results, strict=True):
-                        if isinstance(result, LedgerConflict):
-                            self._journal.keep_conflict(entry)
+                    await self._replay_chunk(entries[first : first + MAX_GROUP])
                 count += len(entries)
                 file.delete()
                 self._journal.num_pending -= file.own_records
@@ -247,11 +256,33 @@ class LedgerWriter:
             log.warning("replayed %d rows from the journal in %.3f s", count, time.monotonic() - started)
         return count
 
+    async def _replay_chunk(self, chunk: list[Entry]) -> None:
+        """What conflicts or what the database refuses is kept beside the journal, so that it holds up nothing."""
+        results: list[bool | LedgerConflict]
+        try:
+            async with asyncio.timeout(COMMIT_TIMEOUT_S * 4):
+                results = await self.write(chunk)
+        except (DataError, IntegrityError) as exc:
+            if len(chunk) > 1:
+                for entry in chunk:
+                    await self._replay_chunk([entry])
+                return
+            _log_refused(chunk[0], exc)
+            results = [LedgerConflict("refused by the database")]
+            self._on_conflict(chunk[0])
+        for entry, result in zip(chunk, results, strict=True):
+            if isinstance(result, LedgerConflict):
+                self._journal.keep_conflict(entry)
+
+
+def _log_refused(entry: Entry, exc: Exception) -> None:
+    log.error("the database refuses the row of request %s: %s", entry.request_id, type(exc).__name__)
+
 
 async def insert_entries(
     session: AsyncSession, rows: list[dict[str, Any]], dialect: str
 ) -> set[tuple[str, int, EntryKind, int]]:
-    """Insert what is not there yet, and mark the buckets; returns the keys that were inserted."""
+    """Within a session's transaction: insert what is not there yet, mark the buckets; returns the keys inserted."""
     make = sqlite.insert if dialect == "sqlite" else postgresql.insert
     statement = make(LedgerEntry).on_conflict_do_nothing(index_elements=list(_KEY))
     columns = [getattr(LedgerEntry, name) for name in _KEY]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from billing.journal import Journal
 from billing.ledger import LedgerWriter, adjustment
 from billing.prices import Rates, TokenCounts
 from billing.principal import Principal
+from billing.sinks import Sink
 from billing.tables import EntryKind, EntryStatus, LedgerEntry, RollupMark
 from tests.billing.support import START, FakeClock, rows_of
 
@@ -59,20 +61,28 @@ class Switch(Database):
     away = False
     hangs = False
 
-    def begin(self):  # type: ignore[no-untyped-def]
-        if self.away:
+
+class SwitchedSink:
+    """The real sink behind the database's switch."""
+
+    def __init__(self, database: Switch, sink: Sink) -> None:
+        self._database, self._sink = database, sink
+
+    async def insert(self, rows: Sequence[dict[str, Any]]) -> list[bool]:
+        if self._database.away:
             raise OperationalError("INSERT", {}, OSError("connection refused"))
-        if self.hangs:
-            return _Hanging()
-        return super().begin()
+        if self._database.hangs:
+            await asyncio.Event().wait()
+        return await self._sink.insert(rows)
+
+    async def close(self) -> None:
+        await self._sink.close()
 
 
-class _Hanging:
-    async def __aenter__(self) -> None:
-        await asyncio.Event().wait()
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
+def writer_for(database: Switch, journal: Journal, **options: Any) -> LedgerWriter:
+    made = LedgerWriter(database, journal, **options)
+    made._sink = SwitchedSink(database, made._sink)
+    return made
 
 
 @pytest.fixture
@@ -85,7 +95,7 @@ async def switch(database_url: str) -> AsyncIterator[Switch]:
 @pytest.fixture
 async def writer(switch: Switch, tmp_path: Path, clock: FakeClock) -> AsyncIterator[LedgerWriter]:
     """Started, with a second for SQL: a slow machine must not choose the path."""
-    made = LedgerWriter(switch, Journal(tmp_path / "journal"), deadline_s=5.0, clock=clock)
+    made = writer_for(switch, Journal(tmp_path / "journal"), deadline_s=5.0, clock=clock)
     made.start()
     yield made
     await made.stop()
@@ -114,7 +124,7 @@ async def test_the_same_row_again_is_a_no_op_and_another_amount_an_alarm(
     switch: Switch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     alarms: list[Entry] = []
-    writer = LedgerWriter(switch, Journal(tmp_path / "j"), deadline_s=5.0, on_conflict=alarms.append)
+    writer = writer_for(switch, Journal(tmp_path / "j"), deadline_s=5.0, on_conflict=alarms.append)
     writer.start()
     await writer.book(row("r1"))
     assert (await writer.book(row("r1"))).duplicate
@@ -164,7 +174,7 @@ async def test_while_sql_is_away_rows_go_to_the_journal_and_come_back_once(
 
 
 async def test_a_frozen_sql_delays_a_row_by_its_deadline_and_no_more(switch: Switch, tmp_path: Path) -> None:
-    writer = LedgerWriter(switch, Journal(tmp_path / "j"), deadline_s=0.025)
+    writer = writer_for(switch, Journal(tmp_path / "j"), deadline_s=0.025)
     writer.start()
     switch.hangs = True
     async with asyncio.timeout(2):
@@ -181,7 +191,7 @@ async def test_a_frozen_sql_delays_a_row_by_its_deadline_and_no_more(switch: Swi
 
 async def test_either_path_at_random_loses_and_doubles_nothing(switch: Switch, tmp_path: Path) -> None:
     chance = random.Random(7)
-    writer = LedgerWriter(switch, Journal(tmp_path / "j"), deadline_s=lambda: chance.choice([0.0, 5.0, 0.0005]))
+    writer = writer_for(switch, Journal(tmp_path / "j"), deadline_s=lambda: chance.choice([0.0, 5.0, 0.0005]))
     writer.start()
     entries = [row(f"r{i}", output=i) for i in range(120)]
     for first in range(0, 120, 12):
@@ -201,7 +211,7 @@ async def test_either_path_at_random_loses_and_doubles_nothing(switch: Switch, t
 
 async def test_a_row_neither_sql_nor_the_journal_takes_is_refused(switch: Switch, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
-    writer = LedgerWriter(switch, journal, deadline_s=0.0)
+    writer = writer_for(switch, journal, deadline_s=0.0)
     (tmp_path / "j").chmod(0o500)
     journal._folder = tmp_path / "gone"
     with pytest.raises(LedgerUnavailable):
@@ -216,11 +226,12 @@ async def test_another_process_replays_the_file_of_a_dead_one_but_not_of_a_livin
     await living.append(row("living"))
     await dead.append(row("dead"))
     await dead.close()  # its lock is gone, its file is not
-    heir = LedgerWriter(switch, Journal(tmp_path / "j"))
+    heir = writer_for(switch, Journal(tmp_path / "j"))
     assert await heir.replay() == 1
     assert [r.request_id for r in await rows_of(switch)] == ["dead"]
     assert heir._journal.num_files() == 1
     await living.close()
+    await heir.stop()
     await heir._journal.close()
 
 
@@ -234,15 +245,16 @@ async def test_a_record_torn_by_a_crash_is_dropped_and_the_ones_before_it_are_ke
     await journal.close()
     (path,) = (tmp_path / "j").glob("*.journal")
     path.write_bytes(path.read_bytes()[:-cut])
-    heir = LedgerWriter(switch, Journal(tmp_path / "j"))
+    heir = writer_for(switch, Journal(tmp_path / "j"))
     await heir.replay()
     assert [r.request_id for r in await rows_of(switch)] == ["r1", "r2"]
+    await heir.stop()
     await heir._journal.close()
 
 
 async def test_a_replayed_conflict_is_kept_beside_the_journal_and_stops_nothing(switch: Switch, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
-    writer = LedgerWriter(switch, journal)
+    writer = writer_for(switch, journal)
     await writer.write([row("r1", output=5)])
     await journal.append(row("r1", output=6))
     await journal.append(row("r2"))
@@ -251,6 +263,7 @@ async def test_a_replayed_conflict_is_kept_beside_the_journal_and_stops_nothing(
     (line,) = (tmp_path / "j" / "conflicts.jsonl").read_bytes().splitlines()
     assert msgspec.json.decode(line, type=Entry).output_tokens == 6
     assert journal.num_files() == 0
+    await writer.stop()
     await journal.close()
 
 
@@ -330,3 +343,24 @@ async def test_a_naive_moment_is_refused(switch: Switch) -> None:
     with pytest.raises(Exception, match="naive"):
         async with switch.begin() as session:
             await session.execute(sa.insert(LedgerEntry).values(**values))
+
+
+async def test_a_caller_s_long_or_odd_names_never_make_a_row_unbookable(writer: LedgerWriter, switch: Switch) -> None:
+    odd = {"end_user": "ü" * 5_000, "provider_id": "a\0b", "error_code": "e" * 500, "conversation_id": "\0" * 300}
+    assert (await writer.book(row("r1", tags={"k": "\0" * 10}, **odd))).path == "sql"
+    (booked,) = await rows_of(switch)
+    assert (booked.end_user, booked.provider_id) == ("ü" * 128, "ab")
+
+
+async def test_a_row_the_database_refuses_takes_no_other_along_and_is_kept(
+    writer: LedgerWriter, switch: Switch, tmp_path: Path
+) -> None:
+    poison = row("poison")
+    poison.amount_nano_usd += 1  # its parts do not add up
+    booked = await asyncio.gather(*(writer.book(e) for e in [row("a"), poison, row("b")]))
+    assert [b.path for b in booked] == ["sql", "journal", "sql"]
+    await writer.replay()
+    assert sorted(r.request_id for r in await rows_of(switch)) == ["a", "b"]
+    (line,) = (tmp_path / "journal" / "conflicts.jsonl").read_bytes().splitlines()
+    assert msgspec.json.decode(line, type=Entry).request_id == "poison"
+    assert writer._journal.num_files() == 0
