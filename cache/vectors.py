@@ -59,19 +59,20 @@ class FlatVectors:
         """Arrays as allocated, and about 250 bytes an id for the string, list and dict."""
         return self._head.nbytes + self._tail.nbytes + self._tail_norm.nbytes + 250 * len(self._ids)
 
-    def add(self, entry_id: str, vector: Vector) -> None:
-        """`vector` is (dims,) of length 1."""
+    def add_many(self, entry_ids: Sequence[str], vectors: Vector) -> None:
+        """`vectors` is (len(entry_ids), dims), each of length 1; of an id named twice the last one counts."""
         self.changes += 1
-        row = self._rows.get(entry_id)
-        if row is None:
-            row = len(self._ids)
-            if row == len(self._tail_norm):
-                self._grow()
-            self._ids.append(entry_id)
-            self._rows[entry_id] = row
-        self._head[row] = vector[: self._head_dims]
-        self._tail[row] = vector[self._head_dims :]
-        self._tail_norm[row] = np.linalg.norm(self._tail[row])
+        rows = np.empty(len(entry_ids), np.intp)
+        for position, entry_id in enumerate(entry_ids):
+            row = self._rows.setdefault(entry_id, len(self._ids))
+            if row == len(self._ids):
+                self._ids.append(entry_id)
+            rows[position] = row
+        while len(self._ids) > len(self._tail_norm):
+            self._grow()
+        self._head[rows] = vectors[:, : self._head_dims]
+        self._tail[rows] = vectors[:, self._head_dims :]
+        self._tail_norm[rows] = np.linalg.norm(vectors[:, self._head_dims :], axis=1)
 
     def discard(self, entry_id: str) -> None:
         """The last row takes the place of the one that leaves."""
@@ -114,13 +115,6 @@ class FlatVectors:
             new = np.zeros((2 * len(old), *old.shape[1:]), np.float32)
             new[: len(old)] = old
             setattr(self, name, new)
-
-
-def unpack_vector(raw: bytes | None, dims: int) -> Vector | None:
-    """A stored vector; None if it is missing or of another width (an entry of another embedder)."""
-    if raw is None or len(raw) != 4 * dims:
-        return None
-    return np.frombuffer(raw, np.float32)
 
 
 def pack_vectors(vectors: Sequence[Vector]) -> list[bytes]:
