@@ -11,10 +11,12 @@ that it meets an empty prefix cache. Three runs, the median.
 from __future__ import annotations
 
 import argparse
+import cProfile
 import csv
 import gc
 import json
 import os
+import pstats
 import statistics
 import subprocess
 import sys
@@ -73,8 +75,10 @@ def make_core(args: argparse.Namespace, shape: dict[str, Any], report: Any) -> A
     return build_core_from_folder(config, folder, device=pick_device(config), report=report, clock=time.perf_counter)
 
 
-def run_workload(core: Any, requests: list[tuple[list[int], int]]) -> float:
-    """Seconds from the first request in to the last token out."""
+def run_workload(
+    core: Any, requests: list[tuple[list[int], int]], steps: list[tuple[int, int, float]] | None = None
+) -> float:
+    """Seconds from the first request in to the last token out; `steps` takes (sequences, tokens, seconds) of each."""
     from engine.types import EngineRequest, SamplingParams
 
     salt = os.urandom(32)
@@ -93,7 +97,12 @@ def run_workload(core: Any, requests: list[tuple[list[int], int]]) -> float:
         core.add(core.accept(item))
     made = 0
     while core.has_work:
-        for output in core.step():
+        step_started = time.perf_counter()
+        outputs = core.step()
+        if steps is not None and core._in_flight:
+            plan = core._in_flight[-1].plan
+            steps.append((len(plan.scheduled), plan.num_tokens, time.perf_counter() - step_started))
+        for output in outputs:
             made += len(output.token_ids)
             if output.error is not None:
                 raise RuntimeError(output.error)
@@ -166,6 +175,22 @@ def profile(core: Any, batch: int, steps: int = 20) -> None:
         core.step()
 
 
+def trace(core: Any, name: str) -> None:
+    """A workload's steps by kind, then its host time by function (which the tracing itself about doubles)."""
+    steps: list[tuple[int, int, float]] = []
+    seconds = run_workload(core, workloads.ALL[name](), steps)
+    print(f"{name}: {seconds:.3f} s in {len(steps)} steps")
+    for kind, chosen in (("decodes alone", True), ("with prompts", False)):
+        mine = [s for s in steps if (s[0] == s[1]) == chosen]
+        if mine:
+            tokens, total = sum(s[1] for s in mine), sum(s[2] for s in mine)
+            worst = max(s[2] for s in mine)
+            print(f"  {kind}: {len(mine)} steps, {tokens} tokens, {total:.3f} s, the longest {1e3 * worst:.1f} ms")
+    recorder = cProfile.Profile()
+    recorder.runcall(run_workload, core, workloads.ALL[name]())
+    pstats.Stats(recorder).sort_stats("tottime").print_stats(22)
+
+
 def append_rows(rows: list[dict[str, Any]]) -> None:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     new = not RESULTS.exists()
@@ -214,6 +239,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stream-interval", type=int, default=8)
     parser.add_argument("--settings", default="{}", help="more engine settings, as JSON")
     parser.add_argument("--enforce-eager", action="store_true")
+    parser.add_argument("--trace", nargs="*", default=[], metavar="NAME", help="where a workload's host time goes")
     parser.add_argument("--profile", nargs="*", type=int, default=[], metavar="BATCH")
     parser.add_argument("--commit", default="", help="recorded instead of git's HEAD")
     parser.add_argument("--no-csv", action="store_true")
@@ -253,6 +279,8 @@ def main() -> None:
         rows.append({**common, "workload": name, **row})
         line = f"{name:15s} {row['seconds']:8.3f} {row['out_tok_s']:10.1f} {row['prompt_tok_s']:13.1f}"
         print(f"{line} {row['of_limit']:9.3f}", flush=True)
+    for name in args.trace:
+        trace(core, name)
     for batch in args.profile:
         profile(core, batch)
     if not args.no_csv:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.attention import Attention, AttentionMetadata
 from engine.batch import build_batch
-from engine.cuda_sampler import CudaSampler, needs_host_work
+from engine.cuda_sampler import CudaSampler, draw, needs_host_work
 from engine.cuda_state import CudaRequestState
 from engine.decode_graphs import DecodeGraphs
 from engine.model_runner import ModelRunner, PendingStep, StepOutput
@@ -36,13 +37,16 @@ class CudaRunner(ModelRunner):
     state_class = CudaRequestState
     sampler_class = CudaSampler
 
-    def warm_up(self, *, capture: bool = True) -> float:
-        """Makes the graphs and the buffers ids come back through. Returns the seconds the graphs took."""
+    def warm_up(self, *, capture: bool = True, max_tokens: int = 2048) -> float:
+        """Makes the graphs and the buffers ids come back through, and runs one step of `max_tokens` prompt tokens, so
+        that no request waits for a compilation or for memory. Returns the seconds the graphs took."""
         count = self.state.tokens.shape[0]
         pinned = self.device.type == "cuda"
         self._host_ids = [torch.empty(count, dtype=torch.int64, pin_memory=pinned) for _ in range(NUM_SLOTS)]
         self._turn = 0
         self.graphs: DecodeGraphs | None = None
+        if self.device.type == "cuda":
+            self._run_empty_prompt(max_tokens)
         if self.deterministic or not capture:
             return 0.0
         self.graphs = DecodeGraphs(
@@ -53,6 +57,25 @@ class CudaRunner(ModelRunner):
             max_model_len=self.state.tokens.shape[1] - 1,
         )
         return self.graphs.capture_all()
+
+    @torch.inference_mode()
+    def _run_empty_prompt(self, num_tokens: int) -> None:
+        """A prompt that reads the null page and is written nowhere."""
+        num_tokens = min(num_tokens, self.state.tokens.shape[1] - 1)
+        columns = -(-num_tokens // self.state.block_size)
+        positions = torch.arange(num_tokens, device=self.device)
+        lengths = torch.tensor([0, num_tokens], dtype=torch.int32, device=self.device)
+        meta = AttentionMetadata(
+            cu_seqlens_q=lengths,
+            seq_lens=lengths[1:],
+            block_tables=tuple(table.new_zeros(1, columns) for table in self.state.block_tables),
+            slot_mapping=tuple(torch.full_like(positions, -1) for _ in self.state.block_tables),
+            num_decodes=0,
+            max_query_len=num_tokens,
+            max_seq_len=num_tokens,
+        )
+        hidden = self.model(torch.zeros_like(positions), positions, Attention(self.cache.view, meta))
+        draw(self.state.params, self._logits(hidden[-1:]), positions[:1], positions[:1])
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> PendingStep:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -74,12 +75,13 @@ class DecodeGraphs:
             return 0.0
         # Rows of -1 are padding: a warm-up touches no page and no token.
         self._where.fill_(-1)
+        self._compile_ahead()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         pool = torch.cuda.graph_pool_handle()
         with torch.cuda.stream(stream):
             for size in reversed(self.sizes):
-                self._body(size)  # compiles what is new to this size, and lets cuBLAS make its handles
+                self._body(size)  # compiles what is still new to this size, and lets cuBLAS make its workspaces
                 stream.synchronize()
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=pool, stream=stream):
@@ -88,6 +90,18 @@ class DecodeGraphs:
                 self.num_captures += 1
         torch.cuda.current_stream().wait_stream(stream)
         return time.perf_counter() - started
+
+    def _compile_ahead(self) -> None:
+        """Compiles the kernels of all size classes side by side: much of a compilation is a process of its own."""
+        most = self.sizes[-1]
+        classes = sorted({min(size, most) for size in (1, 2, 4, 8, 16, 32, 64, most)})
+        with ThreadPoolExecutor(len(classes)) as threads:
+            list(threads.map(self._run_uncaptured, classes))
+        torch.cuda.synchronize()
+
+    def _run_uncaptured(self, size: int) -> None:
+        with torch.inference_mode():  # a thread has its own
+            self._body(size)
 
     def run(self, rows: list[int], starts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """One decode step of the sequences at `rows`, whose tokens at `starts` are next.

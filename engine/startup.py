@@ -121,7 +121,7 @@ def build_core_from_folder(
     report.phases["make_cache_s"] = time.perf_counter() - started
     if isinstance(runner, CudaRunner):
         started = time.perf_counter()
-        runner.warm_up(capture=not config.enforce_eager)
+        runner.warm_up(capture=not config.enforce_eager, max_tokens=bounds.max_num_batched_tokens)
         report.phases["capture_graphs_s"] = time.perf_counter() - started
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return assemble_core(

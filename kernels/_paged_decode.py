@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels._triton import dependent_launch, dots_in_float32, num_multiprocessors, tl, triton
+from kernels._triton import dependent_launch, dots_in_float32, jit_for_varying, num_multiprocessors, tl, triton
 
 _LOG2E = 1.4426950408889634
 _TILE = 64  # keys a step
@@ -27,7 +27,7 @@ def _soft_capped(scores, soft_cap, LOG2E: tl.constexpr):
     return soft_cap * LOG2E * tanh
 
 
-@triton.jit
+@jit_for_varying("table_ptr", "seq_lens_ptr", "table_stride")
 def _decode_kernel(
     q_ptr,
     kv_ptr,
@@ -172,7 +172,8 @@ def choose_splits(num_seqs: int, num_kv_heads: int, max_seq_len: int, num_sms: i
     """
     wanted = max(1, 2 * num_sms // max(1, num_seqs * num_kv_heads))
     limit = min(_MAX_SPLITS, max(1, -(-max_seq_len // _TILE)))
-    return max(1, min(limit, 1 << (wanted - 1).bit_length()))
+    # A power of two either way: each number of parts is a kernel of its own to compile.
+    return min(1 << (limit.bit_length() - 1), 1 << (wanted - 1).bit_length())
 
 
 def paged_decode(

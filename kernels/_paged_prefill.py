@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from kernels._paged_decode import _LOG2E, _soft_capped
-from kernels._triton import dependent_launch, dots_in_float32, tl, triton
+from kernels._triton import dependent_launch, dots_in_float32, jit_for_varying, tl, triton
 
 _TUNED = (256, 64, 8, 3)  # rows, key tile, warps, stages for 16-bit heads of up to 128
 
@@ -102,7 +102,7 @@ def _attend_tiles(
     return acc, best, total
 
 
-@triton.jit(do_not_specialize=["base", "num_seqs"])
+@jit_for_varying("table_ptr", "cu_seqlens_ptr", "seq_lens_ptr", "base", "num_seqs", "table_stride")
 def _prefill_kernel(
     q_ptr,
     kv_ptr,

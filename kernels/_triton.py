@@ -43,6 +43,7 @@ __all__ = [
     "dots_in_float32",
     "has_dependent_launch",
     "interpreted",
+    "jit_for_varying",
     "num_multiprocessors",
     "tl",
     "triton",
@@ -66,6 +67,13 @@ def interpreted() -> Iterator[None]:
         yield
     finally:
         _interpreting = before
+
+
+def jit_for_varying(*names: str) -> Any:
+    """`triton.jit` that compiles once whatever the values and alignments of these arguments, which differ from step to
+    step. Triton would compile again for every kind of them it meets: half a second each, in the middle of a request.
+    """
+    return triton.jit(do_not_specialize=names, do_not_specialize_on_alignment=names)
 
 
 def uses_triton(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels._triton import dependent_launch, tl, triton, uses_triton
+from kernels._triton import dependent_launch, jit_for_varying, tl, uses_triton
 
 _BLOCK = 256
 
@@ -44,7 +44,7 @@ def gather_decode_inputs_ref(
         slots.copy_(torch.where(live, pages * block_size + safe_starts % block_size, -1))
 
 
-@triton.jit
+@jit_for_varying("rows_ptr", "starts_ptr")
 def _gather_kernel(
     rows_ptr,
     starts_ptr,
@@ -90,7 +90,7 @@ def _gather_kernel(
         tl.store(table_out_ptr + i * table_out_stride + columns, pages, mask=mask)
 
 
-@triton.jit
+@jit_for_varying("ids_ptr", "rows_ptr", "positions_ptr")
 def _append_kernel(ids_ptr, rows_ptr, positions_ptr, tokens_ptr, tokens_stride, PDL: tl.constexpr):
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()

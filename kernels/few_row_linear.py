@@ -15,7 +15,15 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-from kernels._triton import dependent_launch, dots_in_float32, num_multiprocessors, tl, triton, uses_triton
+from kernels._triton import (
+    dependent_launch,
+    dots_in_float32,
+    jit_for_varying,
+    num_multiprocessors,
+    tl,
+    triton,
+    uses_triton,
+)
 from kernels.gated_activation import gelu_mul_ref, sigmoid, silu_mul_ref
 from kernels.rms_norm import rms_norm, rms_norm_ref
 
@@ -150,7 +158,7 @@ def _one_row_kernel(
         tile = next_tile
 
 
-@triton.jit
+@jit_for_varying("num_rows")
 def _few_row_kernel(
     x_ptr,
     weight_ptr,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels._triton import dependent_launch, tl, triton, uses_triton
+from kernels._triton import dependent_launch, jit_for_varying, tl, uses_triton
 
 _BLOCK = 4096
 
@@ -27,7 +27,7 @@ def logprobs_ref(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) ->
     return Logprobs(chosen[:, 0], (x > chosen).sum(-1) + 1, top, top_ids)
 
 
-@triton.jit
+@jit_for_varying("ids_ptr")
 def _logprobs_kernel(
     logits_ptr, ids_ptr, chosen_ptr, ranks_ptr, lse_ptr, row_stride, vocab, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels._triton import dependent_launch, tl, triton, uses_triton
+from kernels._triton import dependent_launch, jit_for_varying, tl, triton, uses_triton
 
 _BLOCK = 2048
 
@@ -29,7 +29,7 @@ def apply_penalties_ref(
     logits.copy_(x - frequency[:, None] * counts - presence[:, None] * (counts > 0))
 
 
-@triton.jit
+@jit_for_varying("rows_ptr", "repetition_ptr", "presence_ptr", "frequency_ptr")
 def _penalties_kernel(
     logits_ptr,
     rows_ptr,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels._triton import dependent_launch, tl, triton, uses_triton
+from kernels._triton import dependent_launch, jit_for_varying, tl, triton, uses_triton
 
 NAN_TOKEN = -1  # what a row with a NaN among its logits samples
 _CHUNK = 4096
@@ -138,7 +138,7 @@ def _highest_key(row_ptr, vocab, inverse_temperature, best, low, high, want_coun
     return low
 
 
-@triton.jit
+@jit_for_varying("temperatures_ptr", "top_ks_ptr", "top_ps_ptr", "min_ps_ptr")
 def _cut_kernel(
     logits_ptr,
     temperatures_ptr,
@@ -184,7 +184,7 @@ def _cut_kernel(
     tl.store(cuts_ptr + row, low.to(tl.int32))
 
 
-@triton.jit
+@jit_for_varying("temperatures_ptr", "seeds_ptr", "positions_ptr")
 def _draw_kernel(
     logits_ptr,
     temperatures_ptr,
