@@ -40,10 +40,8 @@ class GrammarMasks:
         if self._tokenizer is None:
             raise InvalidRequest("this engine has no tokenizer, so it takes no grammars", param="grammar")
         matcher = self._new_matcher(sampling.grammar)
-        # A grammar over the limits shows only when its first mask is worked out: nothing is allowed.
-        blocked = not any(matcher.compute_bitmask())
-        if matcher.is_error() or blocked:
-            reason = matcher.get_error() or f"no token may come first ({matcher.stop_reason()})"
+        reason = _first_fault(matcher)
+        if reason is not None:
             raise InvalidRequest(f"the grammar cannot be used: {reason}", param="grammar")
 
     def masks(self, sequences: Seq[Sequence], device: torch.device) -> dict[int, torch.Tensor]:
@@ -95,3 +93,20 @@ class GrammarMasks:
 
         assert self._tokenizer is not None, "validate refuses grammars without one"
         return LLTokenizer(self._tokenizer.spec, n_vocab=self._logits_width, eos_token=self._eos)
+
+
+def _first_fault(matcher: Any) -> str | None:
+    """Why a grammar fails at once. Parser limits show only when masks are worked out, so two tokens are tried: what is
+    too large for the second one would end every answer as an error."""
+    for _ in range(2):
+        allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8), bitorder="little").nonzero()[
+            0
+        ]
+        if matcher.is_error():
+            return str(matcher.get_error()).split("\n", 1)[0]
+        if matcher.is_stopped():
+            return None
+        if not allowed.size:
+            return f"no token may come next ({matcher.stop_reason()})"
+        matcher.consume_token(int(allowed[-1]))
+    return None
