@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reconcile": ("reconcile", "Compare ledger, roll-ups, counters and journal; repair what is derived."),
     "audit": ("audit", "Who changed what."),
     "alerts": ("alerts", "Webhooks for limits, forecasts and drift."),
+    "bench": ("bench", "Measure a model on this host, without a server."),
     "migrate": ("migrate", "Bring the database to this version's schema."),
     "doctor": ("doctor", "Say what is wrong on this host."),
     "settings": ("settings", "Every setting: flag, variable, default, meaning."),
