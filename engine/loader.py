@@ -22,6 +22,7 @@ from engine.layers.cpu_packed import pack_for_cpu
 from engine.model_config import ModelConfig, load_model_config
 from engine.models.base import CausalLM
 from engine.models.registry import model_class
+from engine.quant.registry import quantize_model
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +45,14 @@ def load_model(
     device: str | torch.device = "cpu",
     load_format: str = "auto",
     max_model_len: int | None = None,
+    quantization: str = "",
 ) -> tuple[CausalLM, ModelConfig]:
     """The model on its device, ready to run, and its config.
 
     Args: folder as `engine.model_source.resolve_model` returns it; dtype "auto" is the checkpoint's own;
     load_format "dummy" fills every weight with seeded small random numbers and reads no weight file; max_model_len
-    (tokens) shortens the rotary tables, and picks longrope's short factors where it is within the original context.
+    (tokens) shortens the rotary tables, and picks longrope's short factors where it is within the original context;
+    quantization names a format of `engine.quant.registry`.
     Raises: ModelLoadError naming the architecture, file, tensor or shape that is wrong.
     """
     if load_format not in LOAD_FORMATS:
@@ -67,6 +70,8 @@ def load_model(
         fill_with_random(model)
     else:
         load_weights(model, folder)
+    if quantization:
+        quantize_model(model, quantization)
     pack_for_cpu(model)
     return model, config
 

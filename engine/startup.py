@@ -99,7 +99,9 @@ def build_core_from_folder(
     """As `build_core`, from a resolved folder."""
     started = time.perf_counter()
     load_format = "auto" if config.load_format == "gguf" else config.load_format
-    model, model_config = load_model(folder, dtype=config.dtype, device=device, load_format=load_format)
+    model, model_config = load_model(
+        folder, dtype=config.dtype, device=device, load_format=load_format, quantization=config.quantization
+    )
     report.phases["load_weights_s"] = time.perf_counter() - started
     started = time.perf_counter()
     bounds = step_bounds(config, device, model_config.max_position)
