@@ -90,7 +90,8 @@ class Call(msgspec.Struct, kw_only=True):
 
     `model` is the name or alias asked for. `prompts` are token ids, one list a prompt. `body` is the request as plain
     objects (without nulls): for the cache's key and for OpenAI upstreams. `new_parser` makes one output parser a
-    choice, None passes text through. `batch`: at batch price. `deadline` is on the monotonic clock.
+    choice, None passes text through. `batch`: at batch price. `metered`: a hard
+    budget may cut it, so it must be watched as it grows. `deadline` is on the monotonic clock.
     """
 
     request_id: str
@@ -109,6 +110,7 @@ class Call(msgspec.Struct, kw_only=True):
     new_parser: Callable[[], OutputParser] | None = None
     retrieval: bool = False
     batch: bool = False
+    metered: bool = False
     dropped_turns: int = 0
     estimated_prompt_tokens: int = 0
     accepted_at: float = msgspec.field(default_factory=time.monotonic)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from redis.asyncio import Redis
 
+from billing.deadline import LoopDeadline
 from billing.errors import HoldLost, QuotaDenied, ScriptsFlushed, UnknownPrice
 from billing.limits.admission import REDIS_ERRORS, Admission
 from billing.limits.ticket import Admitted, HoldTerms, RateInfo, Ticket
@@ -162,9 +163,11 @@ class Governor:
         pipe = self._redis.pipeline(transaction=False)
         taken = stage.queue(pipe)
         lookup.queue(pipe)
+        deadline = LoopDeadline(ticket.redis_left_s)
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with deadline:
                 replies = await pipe.execute(raise_on_error=False)
+            ticket.redis_left_s -= deadline.used_s
             exact = lookup.parse(replies[taken:])
             return stage.parse(replies[:taken]), exact
         except ScriptsFlushed:
@@ -193,6 +196,7 @@ class Governor:
             self._metrics.refused(exc.limit)
             raise
         admitted.handed_over = True
+        call.metered = any(rule.hard is not None for rule, _ in admitted.ticket.budgets)
         admitted.headers.update(rate_headers("tokens", held.tokens))
         return Hold(self._admission, admitted.ticket, rates)
 
@@ -240,7 +244,7 @@ class Governor:
         taken = stage.queue(pipe)
         entry.stage.queue(pipe)
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with LoopDeadline(self._deadline_s):
                 replies = await pipe.execute(raise_on_error=False)
             await self._remove_victims(entry, replies[taken:])
             stage.parse(replies[:taken])
@@ -255,7 +259,7 @@ class Governor:
         pipe = self._store.redis.pipeline(transaction=False)
         entry.stage.queue(pipe)
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with LoopDeadline(self._deadline_s):
                 await self._remove_victims(entry, await pipe.execute(raise_on_error=False))
         except STORE_TROUBLE as exc:
             log.warning("an answer was not stored: %s", type(exc).__name__)

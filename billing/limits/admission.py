@@ -28,6 +28,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from billing.clock import Clock, utc_now
 from billing.db import Database
+from billing.deadline import LoopDeadline
 from billing.errors import HoldLost, LimitsUnavailable, QuotaDenied
 from billing.limits import stages
 from billing.limits.local import LocalLimiter
@@ -325,8 +326,9 @@ class Admission:
         if self._away_until:
             self._away_until = started + PROBE_EVERY_S  # this request is the probe, the others go on without
         left = ticket.redis_left_s if deadline_s is None else deadline_s
+        deadline = LoopDeadline(left)
         try:
-            async with asyncio.timeout(left):
+            async with deadline:
                 result = await stage.run(self._redis)
         except REDIS_ERRORS as exc:
             self.note_away(exc)
@@ -336,7 +338,7 @@ class Admission:
             raise
         finally:
             if deadline_s is None:
-                ticket.redis_left_s = max(0.0, left - (self._monotonic() - started))
+                ticket.redis_left_s = max(0.0, left - deadline.used_s)
         self.note_back()
         return result
 

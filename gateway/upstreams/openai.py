@@ -1,8 +1,8 @@
 """Any OpenAI-compatible server as an upstream: another Weir, vLLM, SGLang, a public API.
 
-The call's own body goes out with the upstream's model name; the answer always comes as a stream with usage asked for,
-so that a plain call can be cut and billed as exactly as a streamed one. Where no usage comes, the counts are ours and
-flagged `estimated`. The upstream's key is only ever in one request header: never in a message, a log or a repr.
+The call's own body goes out with the upstream's model name. A plain call is asked for plainly, unless a hard budget may
+have to cut it: then its answer comes as a stream too. Where no usage comes, the counts are ours and flagged
+`estimated`. The upstream's key is only ever in one request header: never in a message, a log or a repr.
 """
 
 from __future__ import annotations
@@ -79,12 +79,15 @@ class OpenAIUpstream:
         async with self._post(call, attempt) as response:
             if response.status != 200:
                 raise await self._refused(response)
-            async for data in self._lines(response):
-                if data == b"[DONE]":
-                    break
-                progress = reader.read(self._decoded(data))
-                if progress is not None:
-                    yield progress
+            if response.content_type == "application/json":
+                yield reader.read_whole(self._decoded(await response.read()))
+            else:
+                async for data in self._lines(response):
+                    if data == b"[DONE]":
+                        break
+                    progress = reader.read(self._decoded(data))
+                    if progress is not None:
+                        yield progress
         yield reader.finish(self._spec.name)
 
     async def close(self) -> None:
@@ -112,8 +115,10 @@ class OpenAIUpstream:
     def _body(self, call: Call) -> dict[str, Any]:
         body = {key: value for key, value in call.body.items() if key not in _OURS}
         body["model"] = self._spec.remote_model or self._spec.model
-        body["stream"] = True
-        body["stream_options"] = {"include_usage": True}
+        body.pop("stream_options", None)
+        body["stream"] = call.stream or call.metered
+        if body["stream"]:
+            body["stream_options"] = {"include_usage": True}
         if call.sampling.max_tokens is not None:
             key = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
             body[key] = call.sampling.max_tokens
@@ -193,6 +198,13 @@ class _StreamReader:
             return None
         return Progress(pieces=pieces, counts=self._counts)
 
+    def read_whole(self, answer: dict[str, Any]) -> Progress:
+        """A plain answer: every choice in one piece."""
+        for choice in answer.get("choices") or []:
+            if isinstance(choice, dict) and isinstance(choice.get("message"), dict):
+                choice["delta"] = choice["message"]
+        return self.read(answer) or Progress(pieces=[], counts=self._counts)
+
     def finish(self, upstream: str) -> Progress:
         """Raises: UpstreamError when a choice never finished: a cut stream must not pass for an answer."""
         if len(self._finished) < self._call.num_choices:
@@ -218,7 +230,11 @@ class _StreamReader:
             index=index,
             text=_text(delta.get("content")) or _text(choice.get("text")),
             reasoning=_text(delta.get("reasoning_content")) or _text(delta.get("reasoning")),
-            tool_calls=[_tool_piece(call) for call in delta.get("tool_calls") or [] if isinstance(call, dict)],
+            tool_calls=[
+                _tool_piece(call, number)
+                for number, call in enumerate(delta.get("tool_calls") or [])
+                if isinstance(call, dict)
+            ],
             logprobs=_logprobs(choice.get("logprobs")),
         )
         if isinstance(finish, str) and index not in self._finished:
@@ -240,10 +256,11 @@ async def _idle_bounded(chunks: AsyncIterator[bytes], idle_s: float, name: str) 
         yield chunk
 
 
-def _tool_piece(call: dict[str, Any]) -> ToolCallPiece:
+def _tool_piece(call: dict[str, Any], number: int) -> ToolCallPiece:
+    """Calls of a plain answer have no index: their place stands for it."""
     function = call.get("function") or {}
     return ToolCallPiece(
-        index=_count(call.get("index")),
+        index=_count(call.get("index", number)),
         id=call.get("id") if isinstance(call.get("id"), str) else None,
         name=function.get("name") if isinstance(function.get("name"), str) else None,
         arguments=_text(function.get("arguments")),

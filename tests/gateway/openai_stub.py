@@ -50,6 +50,8 @@ class OpenAIStub:
                 await self.released.wait()
             finally:
                 self.gone.set()
+        if not body.get("stream"):
+            return web.json_response(self._whole())
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         for number, word in enumerate(self.words):
@@ -62,6 +64,17 @@ class OpenAIStub:
             await self._write(response, {"choices": [], "usage": self.usage})
         await response.write(b"data: [DONE]\n\n")
         return response
+
+    def _whole(self) -> dict[str, Any]:
+        message = {"role": "assistant", "content": "".join(self.words)}
+        answer = {
+            "id": self.answer_id,
+            "object": "chat.completion",
+            "created": 1,
+            "model": "remote",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        }
+        return answer | ({"usage": self.usage} if self.usage is not None else {})
 
     async def _frame(self, response: web.StreamResponse, delta: dict[str, Any], finish: str | None = None) -> None:
         await self._write(response, {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})

@@ -58,11 +58,7 @@ async def test_an_upstream_answers_under_its_name_and_is_billed_by_its_usage(
     assert answer.json()["choices"][0]["message"]["content"] == "far away"
     assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 90
     [body] = stub.bodies
-    assert (body["model"], body["temperature"], body["stream_options"]) == (
-        "remote-name",
-        0.5,
-        {"include_usage": True},
-    )
+    assert (body["model"], body["temperature"], body["stream"]) == ("remote-name", 0.5, False)
     assert "truncation" not in body
     [row] = await gateway.ledger()
     assert (row.model, row.upstream) == ("big", "far")
@@ -71,12 +67,46 @@ async def test_an_upstream_answers_under_its_name_and_is_billed_by_its_usage(
     assert row.amount_nano_usd == 10 * 1000 + 90 * 100 + 7 * 2000
 
 
-async def test_usage_that_does_not_come_is_counted_and_flagged(gateway: Gateway, add_upstream: AddUpstream) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_usage_is_asked_for_in_streams_and_streams_cost_the_same(
+    gateway: Gateway, add_upstream: AddUpstream, stream: bool
+) -> None:
+    stub = OpenAIStub(usage=USAGE)
+    await add_upstream(gateway, "far", stub, "big")
+
+    await gateway.chat("hi", model="big", stream=stream)
+
+    assert stub.bodies[0].get("stream_options") == ({"include_usage": True} if stream else None)
+    [row] = await gateway.ledger()
+    assert row.amount_nano_usd == 10 * 1000 + 90 * 100 + 7 * 2000
+
+
+async def test_a_budget_cuts_an_upstreams_plain_answer_too(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    stub = OpenAIStub(words=("x" * 100,) * 6, usage=None)
+    await add_upstream(gateway, "far", stub, "big")
+    # 300 tokens of output are paid for; the test's tokenizer has one a byte.
+    prompt = (await gateway.post("/tokenize", {"model": "m", "messages": [{"role": "user", "content": "p"}]})).json()
+    await gateway.set_limit(gateway.tenant, "budget_day", prompt["count"] * 1000 + 300 * 2000 + 1)
+
+    answer = await gateway.chat("p", model="big", max_tokens=900)
+
+    choice = answer.json()["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("x" * 300, "length")
+    assert answer.json()["weir"]["truncated_reason"] == "budget"
+    assert stub.bodies[0]["stream"] is True
+    [row] = await gateway.ledger()
+    assert (row.status, row.output_tokens) == (EntryStatus.BUDGET_CUT, 300)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_usage_that_does_not_come_is_counted_and_flagged(
+    gateway: Gateway, add_upstream: AddUpstream, stream: bool
+) -> None:
     await add_upstream(gateway, "far", OpenAIStub(usage=None), "big")
 
-    answer = await gateway.chat("hi", model="big")
+    answer = await gateway.chat("hi", model="big", stream=stream)
 
-    assert answer.json()["weir"]["estimated_usage"] is True
+    assert '"estimated_usage":true' in answer.text
     [row] = await gateway.ledger()
     assert row.output_tokens == len("far away")  # the test's tokenizer has one token a byte
     assert row.note == "usage is estimated: the upstream sent none"
