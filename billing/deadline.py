@@ -46,7 +46,7 @@ class LoopDeadline:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        return await self._timeout.__aexit__(kind, exc, traceback)
+        await self._timeout.__aexit__(kind, exc, traceback)  # raises TimeoutError in place of its own cancellation
