@@ -31,6 +31,7 @@ from billing.tenants import get_tenant
 
 MAX_PRICE_NANO = 10**15  # a million dollars per million tokens; keeps tokens * price within sane bounds
 READ_AGAIN_S = 30.0
+READ_TIMEOUT_S = 5.0
 _Dated = TypeVar("_Dated", Price, Discount, GpuPrice)
 
 
@@ -366,7 +367,7 @@ class PriceBook:
             if self._book is not book and not self._stale and self._book is not None:
                 return self._book
             try:
-                await asyncio.wait_for(self.refresh(), 2.0)
+                await asyncio.wait_for(self.refresh(), READ_TIMEOUT_S)
             except (SQLAlchemyError, OSError, TimeoutError) as exc:
                 if self._book is None:
                     raise PolicyUnavailable("prices cannot be read at the moment; try again") from exc

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 from redis.asyncio import Redis
+from sqlalchemy.exc import SQLAlchemyError
 
 from billing import rollups
 from billing.alerts import Delivery
@@ -100,6 +101,8 @@ class Billing:
     async def start(self) -> None:
         """Begin listening, committing, heartbeats, reaping and rolling up. Raises: Invalid for an evicting Redis."""
         await refuse_evicting_redis(self.redis)
+        with contextlib.suppress(SQLAlchemyError, OSError):  # SQL is away: the first request tries again
+            await self.prices.refresh()  # else the first burst of requests waits for one reading
         self.bus.start()
         self.ledger.start()
         self.admission.start()

@@ -26,7 +26,7 @@ READ_AGAIN_S = 30.0
 READ_AGAIN_DEAF_S = 1.0  # while the bus is silent
 MAX_TENANTS = 10_000
 MAX_POLICIES = 50_000
-READ_TIMEOUT_S = 2.0
+READ_TIMEOUT_S = 5.0
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,6 +70,9 @@ async def race(worlds: list[World], seed: int, requests: int) -> None:
     chance = random.Random(seed)
     budget = chance.randrange(1, 1500) * PRICE + chance.randrange(PRICE)
     await worlds[0].limit("budget_month", budget)
+    for world in worlds:  # as a gateway that has been serving: prices, key and limits in memory
+        await world.billing.prices.rates(world.tenant.id, "m")
+        await world.billing.policies.policy(await world.principal(), "m")
     results = await asyncio.gather(
         *(one_request(worlds[i % 2], f"s{seed}-r{i}", random.Random(seed * 1000 + i)) for i in range(requests))
     )
