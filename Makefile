@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/pip --disable-pip-version-check --quiet
+PIP    := $(BIN)/pip --disable-pip-version-check --quiet --quiet
 MODEL  ?= smollm2
 JOBS   ?= 2
 
