@@ -235,7 +235,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model-name", default="llama-3-8b")
     parser.add_argument("--config", help="a config.json of another shape; default: Llama-3-8B's")
     parser.add_argument("--max-num-seqs", type=int, default=512)
-    parser.add_argument("--max-num-batched-tokens", type=int, default=8192)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=16384)
     parser.add_argument("--stream-interval", type=int, default=8)
     parser.add_argument("--settings", default="{}", help="more engine settings, as JSON")
     parser.add_argument("--enforce-eager", action="store_true")

@@ -94,7 +94,7 @@ class DecodeGraphs:
     def _compile_ahead(self) -> None:
         """Compiles the kernels of all size classes side by side: much of a compilation is a process of its own."""
         most = self.sizes[-1]
-        classes = sorted({min(size, most) for size in (1, 2, 4, 8, 16, 32, 64, most)})
+        classes = sorted({min(size, most) for size in (1, 2, 4, 8, 16, 32, 64, 128, most)})
         with ThreadPoolExecutor(len(classes)) as threads:
             list(threads.map(self._run_uncaptured, classes))
         torch.cuda.synchronize()

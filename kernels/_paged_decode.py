@@ -12,6 +12,9 @@ from kernels._triton import dependent_launch, dots_in_float32, jit_for_varying, 
 
 _LOG2E = 1.4426950408889634
 _TILE = 64  # keys a step
+# Many sequences are short ones: at 256 of 300 tokens 32 keys a step take 81 us, 64 take 85; at 64 of 4k 253 and 247.
+_TILE_OF_MANY = 32
+_MANY_PROGRAMS = 1024
 _NUM_WARPS = 2
 _NUM_STAGES = 3
 _MAX_SPLITS = 16
@@ -231,7 +234,7 @@ def paged_decode(
         HEAD_DIM=head_dim,
         HEAD_PAD=head_pad,
         PAGE=block_size,
-        TILE=_TILE,
+        TILE=_TILE_OF_MANY if num_seqs * num_kv_heads >= _MANY_PROGRAMS else _TILE,
         NUM_SPLITS=splits,
         SOFT_CAP=soft_cap > 0,
         SINKS=sinks is not None,

@@ -14,6 +14,11 @@ def fits_few_rows(x: torch.Tensor, *layers: torch.nn.Module) -> bool:
     return all(isinstance(layer, Linear) and layer.form is None and takes_few_rows(x, layer.weight) for layer in layers)
 
 
+def fits_gated_rows(x: torch.Tensor, layer: Linear) -> bool:
+    """Whether one pass over gate and up is the faster way, which it stays for more rows than plain products."""
+    return layer.form is None and takes_few_rows(x, layer.weight, gated=True)
+
+
 def few_row_product(
     layer: Linear,
     x: torch.Tensor,

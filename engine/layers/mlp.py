@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from engine.errors import ModelLoadError
+from engine.layers.few_rows import few_row_product, fits_gated_rows
 from engine.layers.linear import Linear, MergedLinear
 from engine.model_config import ModelConfig
 from kernels.gated_activation import gelu_mul, silu_mul
@@ -29,5 +30,9 @@ class GatedMlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Args: x (num_tokens, hidden). Returns: the same shape."""
-        out: torch.Tensor = self.down_proj(self.activation(self.gate_up_proj(x)))
+        if fits_gated_rows(x, self.gate_up_proj):
+            gated = few_row_product(self.gate_up_proj, x, gate=self.gate)
+        else:
+            gated = self.activation(self.gate_up_proj(x))
+        out: torch.Tensor = self.down_proj(gated)
         return out
