@@ -23,6 +23,7 @@ from gateway.controllers.embeddings import EmbeddingController
 from gateway.controllers.health import HealthController, MetricsController
 from gateway.controllers.messages import MessagesController
 from gateway.controllers.models import ModelController
+from gateway.controllers.organization import ORGANIZATION_CONTROLLERS
 from gateway.controllers.responses import ResponsesController
 from gateway.controllers.tokenize import TokenizeController
 from gateway.controllers.usage import UsageController
@@ -54,7 +55,14 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
             yield
 
     app = Litestar(
-        route_handlers=[HealthController, MetricsController, *DATA_PLANE, UsageController, *ADMIN_CONTROLLERS],
+        route_handlers=[
+            HealthController,
+            MetricsController,
+            *DATA_PLANE,
+            UsageController,
+            *ADMIN_CONTROLLERS,
+            *ORGANIZATION_CONTROLLERS,
+        ],
         lifespan=[lifespan],
         dependencies=_dependencies(settings, metrics),
         exception_handlers=cast(Any, dict.fromkeys((GatewayError, HTTPException, Exception), error_response)),

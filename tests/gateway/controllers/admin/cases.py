@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
 
 from billing import alerts, config, keys, prices, tenants
 from billing.limits import rules
+from billing.principal import Role
+from gateway.schemas.organization.projects import account_id
 from tests.gateway.controllers.admin.conftest import OPERATOR, Company, Office
 
 ROLES = ("none", "inference", "member", "admin", "operator")  # rising
@@ -26,6 +29,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     least: str
     query: dict[str, Any] = {}
     body: Any = None
+    budget: bool = False  # the company must have a monthly budget
 
     @property
     def audited(self) -> bool:
@@ -118,6 +122,59 @@ CASES: list[Case] = [
     case("CreateGpuPrice", "POST", "/admin/v1/gpu-prices", "operator", body={"upstream": "gpu-{n}", "hour_usd": "2"}),
 ]
 
+ORG = "/v1/organization"
+IN_PROJECT = ORG + "/projects/{project_id}"
+BY_KEY = {"start_time": "{hour_ago}", "group_by": ["project_id", "api_key_id"]}
+A_BUDGET = {"threshold_amount": 5000, "currency": "USD", "interval": "month"}
+ORGANIZATION_CASES = [
+    case("list-projects", "GET", ORG + "/projects", "admin"),
+    case("create-project", "POST", ORG + "/projects", "admin", body={"name": "New {n}"}),
+    case("retrieve-project", "GET", IN_PROJECT, "admin"),
+    case("modify-project", "POST", IN_PROJECT, "admin", body={"name": "Renamed {n}"}),
+    case("archive-project", "POST", ORG + "/projects/{fresh_project}/archive", "admin"),
+    case("list-project-api-keys", "GET", IN_PROJECT + "/api_keys", "admin"),
+    case("retrieve-project-api-key", "GET", IN_PROJECT + "/api_keys/{key_id}", "admin"),
+    case(
+        "modify-project-api-key", "POST", IN_PROJECT + "/api_keys/{fresh_key}", "admin", body={"expires_in_seconds": 60}
+    ),
+    case("delete-project-api-key", "DELETE", IN_PROJECT + "/api_keys/{fresh_key}", "admin"),
+    case("list-project-service-accounts", "GET", IN_PROJECT + "/service_accounts", "admin"),
+    case("create-project-service-account", "POST", IN_PROJECT + "/service_accounts", "admin", body={"name": "bot {n}"}),
+    case("retrieve-project-service-account", "GET", IN_PROJECT + "/service_accounts/{fresh_account}", "admin"),
+    case(
+        "modify-project-service-account",
+        "POST",
+        IN_PROJECT + "/service_accounts/{fresh_account}",
+        "admin",
+        body={"name": "bot {n}"},
+    ),
+    case("delete-project-service-account", "DELETE", IN_PROJECT + "/service_accounts/{fresh_account}", "admin"),
+    case("list-project-rate-limits", "GET", IN_PROJECT + "/rate_limits", "admin"),
+    case(
+        "update-project-rate-limits",
+        "POST",
+        IN_PROJECT + "/rate_limits/{rate_limit}",
+        "admin",
+        body={"{rate_field}": 9},
+    ),
+    case("retrieve-project-spend-limit", "GET", ORG + "/projects/{project_with_budget}/spend_limit", "admin"),
+    case("update-project-spend-limit", "POST", IN_PROJECT + "/spend_limit", "admin", body=A_BUDGET),
+    case("delete-project-spend-limit", "DELETE", ORG + "/projects/{project_with_budget}/spend_limit", "admin"),
+    case("retrieve-spend-limit", "GET", ORG + "/spend_limit", "admin", budget=True),
+    case("update-spend-limit", "POST", ORG + "/spend_limit", "operator", body=A_BUDGET),
+    case("delete-spend-limit", "DELETE", ORG + "/spend_limit", "operator", budget=True),
+    case("admin-api-keys-list", "GET", ORG + "/admin_api_keys", "admin"),
+    case("admin-api-keys-create", "POST", ORG + "/admin_api_keys", "admin", body={"name": "root {n}"}),
+    case("admin-api-keys-get", "GET", ORG + "/admin_api_keys/{fresh_admin_key}", "admin"),
+    case("admin-api-keys-delete", "DELETE", ORG + "/admin_api_keys/{fresh_admin_key}", "admin"),
+    case("list-audit-logs", "GET", ORG + "/audit_logs", "admin"),
+    case("usage-completions", "GET", ORG + "/usage/completions", "member", query=BY_KEY),
+    case("usage-embeddings", "GET", ORG + "/usage/embeddings", "member", query=BY_KEY),
+    case("usage-others", "GET", ORG + "/usage/{kind}", "member", query={"start_time": "{hour_ago}"}),
+    case("usage-costs", "GET", ORG + "/costs", "member", query=BY_KEY),
+]
+CASES += ORGANIZATION_CASES
+
 
 class Filler:
     """Fills a case's braces with a company's things; `n` counts calls."""
@@ -135,6 +192,10 @@ class Filler:
             "project_id": company.project,
             "key_id": company.key_ids["member"],
             "report": "spend",
+            "rate_limit": "rl-m",
+            "rate_field": "max_requests_per_1_minute",
+            "kind": "images",
+            "hour_ago": str(int(time.time()) - 3600),
             "request_id": f"req_of_{company.slug}",
         }
         text = msgspec.json.encode([case.path, case.query, case.body]).decode()
@@ -142,13 +203,16 @@ class Filler:
             if "{" + name + "}" in text:
                 values[name] = await make(self._office, company, self._n)
 
+        if case.budget:
+            await _budget(self._office, "tenant", company.id)
+
         def fill(value: Any) -> Any:
             if isinstance(value, str):
                 for name, filler in values.items():
                     value = value.replace("{" + name + "}", filler)
                 return value
             if isinstance(value, dict):
-                return {key: fill(inner) for key, inner in value.items()}
+                return {fill(key): fill(inner) for key, inner in value.items()}
             return [fill(inner) for inner in value] if isinstance(value, list) else value
 
         path: str = fill(case.path)
@@ -210,12 +274,44 @@ async def _route(office: Office, _: Company, n: int) -> str:
         return (await config.set_item(session, OPERATOR, "route", f"fresh-{n}", body)).name
 
 
+async def _account(office: Office, company: Company, n: int) -> str:
+    billing = office.gateway.parts.billing
+    async with billing.db.begin() as session:
+        made = await keys.create_key(
+            session, OPERATOR, billing.secret, company.project, name=f"bot-{n}", owner_kind="service_account"
+        )
+        return account_id(made.key)
+
+
+async def _admin_key(office: Office, company: Company, n: int) -> str:
+    billing = office.gateway.parts.billing
+    async with billing.db.begin() as session:
+        made = await keys.create_key(
+            session, OPERATOR, billing.secret, company.project, name=f"root-{n}", role=Role.ADMIN, scopes=["admin"]
+        )
+        return made.key.id
+
+
+async def _project_with_budget(office: Office, company: Company, n: int) -> str:
+    project = await _project(office, company, n)
+    await _budget(office, "project", project)
+    return project
+
+
+async def _budget(office: Office, kind: str, scope_id: str) -> None:
+    async with office.gateway.parts.billing.db.begin() as session:
+        await rules.set_limit(session, OPERATOR, scope_kind=kind, scope_id=scope_id, quota="budget_month", hard=10**12)
+
+
 _FRESH = {
-    "fresh_webhook": _webhook,
-    "fresh_project": _project,
+    "fresh_account": _account,
+    "fresh_admin_key": _admin_key,
     "fresh_key": _key,
     "fresh_limit": _limit,
     "fresh_price": _price,
     "fresh_upstream": _upstream,
     "fresh_route": _route,
+    "fresh_project": _project,
+    "fresh_webhook": _webhook,
+    "project_with_budget": _project_with_budget,
 }

@@ -84,7 +84,7 @@ async def book(gateway: Gateway, key: str, **fields: Any) -> Entry:
     """One usage row of the key's owner: 1000 prompt tokens, 900 of them cached, 100 of output, unless told."""
     billing = gateway.parts.billing
     usual: dict[str, Any] = {
-        "endpoint": "chat",
+        "endpoint": "chat.completions",
         "model": "m",
         "accepted_at": datetime.now(UTC),
         "tokens": TokenCounts.of(prompt_tokens=1000, cached_tokens=900, completion_tokens=100),
