@@ -149,6 +149,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         except msgspec.ValidationError as exc:
             raise ConfigError(str(exc)) from exc
 
+    @staticmethod
+    def check_shares(configs: Mapping[str, EngineConfig]) -> None:
+        """Several engines on one device: their shares of its memory must not pass the whole.
+
+        Raises: ConfigError naming every engine's share.
+        """
+        on_device = {name: config for name, config in configs.items() if config.device != "cpu"}
+        total = sum(config.gpu_memory_utilization for config in on_device.values())
+        if len(on_device) > 1 and total > 1 + 1e-9:
+            shares = ", ".join(f"{name} {config.gpu_memory_utilization}" for name, config in on_device.items())
+            raise ConfigError(f"gpu_memory_utilization of all engines sums to {total:.2f}, at most 1 fits: {shares}")
+
     @property
     def name(self) -> str:
         """What callers call the model."""

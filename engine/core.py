@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
+
 from engine.core_output import CoreOutput, TokenScore
 from engine.model_runner import ModelRunner, PendingStep, StepOutput
 from engine.queue_gate import QueueGate
@@ -84,13 +86,18 @@ class EngineCore:
 
     # -- requests ----------------------------------------------------------------------------------------------
 
+    def validate(self, request: EngineRequest) -> int:
+        """Returns the request's max_tokens as it will run; from any thread. Raises: InvalidRequest."""
+        max_tokens = validate_request(request, self.limits)
+        self.runner.grammars.validate(request.sampling)
+        return max_tokens
+
     def accept(self, request: EngineRequest) -> AcceptedRequest:
         """Validates and takes a place in the queue, from any thread, without waiting for a step.
 
         Raises: InvalidRequest, QueueFull.
         """
-        max_tokens = validate_request(request, self.limits)
-        self.runner.grammars.validate(request.sampling)
+        max_tokens = self.validate(request)
         self._gate.enter(len(request.prompt_token_ids))
         return AcceptedRequest(request, max_tokens)
 
@@ -169,7 +176,8 @@ class EngineCore:
         outputs: list[CoreOutput] = []
         for sequence, scores in output.prompt_logprobs.items():
             unsent = self._unsent.setdefault(sequence, _Unsent())
-            unsent.prompt_scores = [*(unsent.prompt_scores or []), *map(_score, scores)]
+            unsent.prompt_scores = unsent.prompt_scores or []
+            unsent.prompt_scores.extend(map(_score, scores))
         for position, (sequence, token_id) in enumerate(zip(pending.sequences, output.token_ids, strict=True)):
             if sequence.status is Status.FINISHED:
                 continue  # aborted, or stopped by its text, while the step ran
@@ -263,6 +271,10 @@ class EngineCore:
             raise RuntimeError(f"{self._failed_steps} steps in a row failed, the last with: {exc}") from exc
         message = f"the engine failed while running this request: {type(exc).__name__}"
         doomed = [s for item in plan.scheduled for s in (item.sequence, *item.forks)]
+        # What was to be moved out may not have been: its host pages cannot be trusted. Nor was anything zeroed.
+        doomed += [sequence for sequence in plan.preempted if sequence.host_pages is not None]
+        for group, page in plan.zero:
+            self.scheduler.blocks.pools[group].pages_to_zero.append(page)
         return [self._end(s, FinishReason.ERROR, error=message) for s in doomed if s.status is not Status.FINISHED]
 
     # -- figures -----------------------------------------------------------------------------------------------
@@ -276,7 +288,7 @@ class EngineCore:
         num_tokens = plan.num_tokens
         self._stats.num_steps += 1
         self._stats.busy_us += busy_us
-        prefill = sum(item.length for item in plan.scheduled if item.length > 1)
+        prefill = sum(max(0, min(i.start + i.length, i.sequence.num_prompt) - i.start) for i in plan.scheduled)
         self._stats.prompt_tokens += prefill
         self._swap_cost.note_step(prefill, num_tokens, seconds)
         self._gate.note_rate(num_tokens, seconds)
@@ -297,7 +309,7 @@ class EngineCore:
         stats.kv_blocks_free = sum(pool.num_free for pool in pools)
         stats.kv_blocks_cached = sum(pool.num_cached for pool in pools)
         stats.kv_blocks_referenced = sum(pool.num_referenced for pool in pools)
-        return stats
+        return msgspec.structs.replace(stats, finished=dict(stats.finished))
 
 
 def _score(item: Logprobs) -> TokenScore:

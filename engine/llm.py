@@ -124,6 +124,8 @@ class LLM:
     def _run(self, requests: list[EngineRequest], outputs: dict[str, RequestOutput], *, show: bool) -> None:
         from rich.progress import Progress
 
+        for request in requests:
+            self._core.validate(request)  # all of them, before any runs or holds a place
         waiting = iter(requests)
         accepted = [self._core.accept(request) for request in itertools.islice(waiting, self._room())]
         with Progress(disable=not show, transient=True) as progress:

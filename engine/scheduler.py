@@ -140,7 +140,8 @@ class Scheduler:
     def update(self, sequence: Sequence, token_id: int) -> None:
         """A sampled token was read back."""
         sequence.token_ids.append(token_id)
-        self.blocks.register(sequence) if sequence.status is Status.RUNNING else None
+        if sequence.status is Status.RUNNING:
+            self.blocks.register(sequence)
 
     def _continue(self, sequence: Sequence, plan: StepPlan) -> None:
         """The next tokens of a running sequence, making room by preemption if pages are short."""

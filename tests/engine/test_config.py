@@ -61,3 +61,13 @@ def test_a_flag_that_means_nothing_any_more_warns(name: str) -> None:
 def test_a_config_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         EngineConfig(model="m").max_num_seqs = 3  # type: ignore[misc]
+
+
+def test_the_memory_shares_of_several_engines_must_fit_one_device() -> None:
+    def share(value: float, device: str = "cuda") -> EngineConfig:
+        return EngineConfig.from_mapping({"model": "m", "gpu_memory_utilization": value, "device": device})
+
+    EngineConfig.check_shares({"a": share(0.6), "b": share(0.4)})
+    EngineConfig.check_shares({"a": share(0.9), "b": share(0.9, "cpu")})
+    with pytest.raises(ConfigError, match=r"sums to 1.10, at most 1 fits: a 0.6, b 0.5"):
+        EngineConfig.check_shares({"a": share(0.6), "b": share(0.5)})

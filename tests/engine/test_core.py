@@ -177,3 +177,52 @@ def test_a_sequence_ends_at_eos_stop_ids_or_length(tmp_path: Path) -> None:
         "ignored": (FinishReason.LENGTH, None),
         "late_eos": (FinishReason.STOP, None),
     }
+
+
+def test_a_step_that_raises_fails_its_requests_and_the_next_ones_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a model that raises once while two requests run and one waits
+    core = make_core(tmp_path, max_num_seqs=2)
+    expected = run(core, [request("later", prompt(20))])["later"]
+    add(core, request("a", prompt(5, 1)), request("b", prompt(7, 2)), request("later", prompt(20)))
+    step(core)
+    forward, failures = core.runner.model.forward, [1]
+
+    def broken(*arguments: object) -> torch.Tensor:
+        if failures:
+            failures.pop()
+            raise RuntimeError("device fault")
+        return forward(*arguments)
+
+    monkeypatch.setattr(core.runner.model, "forward", broken)
+    # When it goes on
+    outputs = [o for _ in range(30) for o in (step(core) if core.has_work else [])]
+    # Then those two end with an error that tells no internals, and the third is answered
+    assert {o.request_id for o in outputs if o.error} == {"a", "b"}
+    assert {o.error for o in outputs if o.error} == {"the engine failed while running this request: RuntimeError"}
+    assert [t for o in outputs if o.request_id == "later" for t in o.token_ids] == expected
+    assert leaked_pages(core) == 0
+
+
+def test_a_device_that_fails_step_after_step_ends_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = make_core(tmp_path, max_num_seqs=1)
+
+    def broken(*_: object) -> torch.Tensor:
+        raise RuntimeError("device lost")
+
+    monkeypatch.setattr(core.runner.model, "forward", broken)
+    add(core, *(request(f"r{i}", prompt(5)) for i in range(5)))
+    step(core)
+    step(core)
+    with pytest.raises(RuntimeError, match="3 steps in a row failed"):
+        core.step()
+
+
+def test_streams_are_coalesced_after_the_first_token(tmp_path: Path) -> None:
+    core = make_core(tmp_path, stream_interval=4)
+    add(core, request("r", prompt(5), max_tokens=12))
+    sizes = []
+    while core.has_work:
+        sizes += [len(output.token_ids) for output in step(core)]
+    assert sizes == [1, 4, 4, 3]
