@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from engine.attention import Attention
+from engine.layers.layer import Layer
 from engine.layers.linear import Linear, MergedLinear
 from engine.layers.norm import RMSNorm
 from engine.layers.rotary import rotate
@@ -16,7 +17,7 @@ from engine.model_config import ModelConfig
 CosSin = tuple[torch.Tensor, torch.Tensor]
 
 
-class SelfAttention(nn.Module):
+class SelfAttention(Layer):
     """Grouped-query attention. Bias, QK-norm and sinks follow the config; `packed` checkpoints hold one qkv_proj."""
 
     def __init__(

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from engine.layers.layer import Layer
 from engine.layers.linear import WeightForm
 from kernels.embedding import embedding
 from kernels.few_row_linear import linear
 
 
-class Embedding(nn.Module):
+class Embedding(Layer):
     """Rows of a (vocab, hidden) matrix, multiplied by `scale` (Gemma: sqrt(hidden)) where one is given."""
 
     def __init__(self, vocab_size: int, hidden_size: int, *, scale: float | None = None) -> None:
@@ -30,7 +31,7 @@ class Embedding(nn.Module):
         yield f"{path}.weight", self.weight.data
 
 
-class OutputHead(nn.Module):
+class OutputHead(Layer):
     """hidden -> logits. Tied, it uses the embedding's matrix and reads no tensor of its own."""
 
     def __init__(

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import nn
 
+from engine.layers.layer import Layer
 from kernels.few_row_linear import linear
 
 
-class WeightForm(nn.Module):
+class WeightForm(Layer):
     """A weight (out, in) held in another form; calling it multiplies."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -23,7 +24,7 @@ class WeightForm(nn.Module):
         raise NotImplementedError
 
 
-class Linear(nn.Module):
+class Linear(Layer):
     """y = x W^T + b; weight (out, in), bias (out,)."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from engine.errors import ModelLoadError
 from engine.layers.few_rows import few_row_product, fits_gated_rows
+from engine.layers.layer import Layer
 from engine.layers.linear import Linear, MergedLinear
 from engine.model_config import ModelConfig
 from kernels.gated_activation import gelu_mul, silu_mul
@@ -14,7 +14,7 @@ from kernels.gated_activation import gelu_mul, silu_mul
 ACTIVATIONS = {"silu": silu_mul, "gelu_pytorch_tanh": gelu_mul}
 
 
-class GatedMlp(nn.Module):
+class GatedMlp(Layer):
     """`packed` checkpoints hold gate and up as one gate_up_proj (Phi-3)."""
 
     def __init__(self, config: ModelConfig, *, packed: bool = False) -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from engine.layers.layer import Layer
 from engine.layers.linear import Linear
 from engine.model_config import ModelConfig, MoeConfig
 from kernels.gated_activation import silu_mul
@@ -20,7 +21,7 @@ MIXTRAL_NAMES: Names = ("w1", "w3", "w2")
 QWEN_NAMES: Names = ("gate_proj", "up_proj", "down_proj")
 
 
-class Experts(nn.Module):
+class Experts(Layer):
     """All experts' weights stacked: gate_up (experts, 2 * width, hidden), down (experts, hidden, width)."""
 
     def __init__(self, config: ModelConfig, moe: MoeConfig, names: Names) -> None:
@@ -47,7 +48,7 @@ class Experts(nn.Module):
             yield f"{path}.{e}.{down}.weight", self.down.data[e]
 
 
-class SparseMoe(nn.Module):
+class SparseMoe(Layer):
     """Softmax over all experts, the best kept, their weights made to sum to one where the model says so."""
 
     def __init__(self, config: ModelConfig, moe: MoeConfig, names: Names) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from engine.layers.layer import Layer
 from kernels.rms_norm import add_rms_norm, rms_norm
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Layer):
     """`unit_offset`: the checkpoint keeps w where the norm multiplies by 1 + w (Gemma)."""
 
     def __init__(self, size: int, eps: float, *, unit_offset: bool = False) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
 
 from engine.errors import ModelLoadError
+from engine.layers.layer import Layer
 from engine.model_config import RopeConfig
 
 
-class RopeTable(nn.Module):
+class RopeTable(Layer):
     """cos and sin of every position, gathered once a step and used by all layers.
 
     Buffers are float32 [max_position, rotary_dim]; sin's first half is negated, so that rotating a head x is

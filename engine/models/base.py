@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import nn
 
 from engine.attention import Attention, AttentionSpec
+from engine.layers.layer import Layer
 from engine.model_config import ModelConfig
 
 
-class CausalLM(nn.Module):
+class CausalLM(Layer):
     """A decoder-only language model over a flat batch of tokens: no padding, no batch dimension.
 
     `attention_specs` has one entry a layer: the cache is laid out after it. Layers take the checkpoint's tensors

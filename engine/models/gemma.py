@@ -13,6 +13,7 @@ from torch import nn
 from engine.attention import Attention
 from engine.layers.attention import CosSin, SelfAttention
 from engine.layers.embedding import Embedding
+from engine.layers.layer import Layer
 from engine.layers.mlp import GatedMlp
 from engine.layers.norm import RMSNorm
 from engine.layers.rotary import RopeTable
@@ -20,7 +21,7 @@ from engine.model_config import ModelConfig
 from engine.models.llama import LlamaForCausalLM
 
 
-class GemmaLayer(nn.Module):
+class GemmaLayer(Layer):
     """Four norms a layer; the residual travels beside the hidden states."""
 
     def __init__(self, config: ModelConfig, layer_index: int) -> None:
@@ -44,7 +45,7 @@ class GemmaLayer(nn.Module):
         return self.post_feedforward_layernorm(self.mlp(hidden)), residual
 
 
-class GemmaModel(nn.Module):
+class GemmaModel(Layer):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         dtype = torch.get_default_dtype()

@@ -11,6 +11,7 @@ from torch import nn
 
 from engine.errors import ModelLoadError
 from engine.layers.attention import SelfAttention
+from engine.layers.layer import Layer
 from engine.layers.linear import Linear
 from engine.layers.moe import run_experts
 from engine.model_config import ModelConfig, MoeConfig
@@ -19,7 +20,7 @@ from engine.models.llama import LlamaForCausalLM, LlamaLayer, LlamaModel
 _SIGMOID_SLOPE = 1.702
 
 
-class GptOssExperts(nn.Module):
+class GptOssExperts(Layer):
     """Weights as `F.linear` wants them; the checkpoint's are (experts, in, out), its gate and up rows alternate."""
 
     def __init__(self, config: ModelConfig, moe: MoeConfig) -> None:
@@ -48,7 +49,7 @@ class GptOssExperts(nn.Module):
         yield f"{path}.down_proj_bias", self.down_bias.data
 
 
-class GptOssMoe(nn.Module):
+class GptOssMoe(Layer):
     """The best experts are picked first, then weighted by a softmax over them alone."""
 
     def __init__(self, config: ModelConfig) -> None:

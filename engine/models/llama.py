@@ -13,6 +13,7 @@ from engine.attention import Attention
 from engine.layers.attention import CosSin, SelfAttention
 from engine.layers.embedding import Embedding, OutputHead
 from engine.layers.few_rows import few_row_product, fits_few_rows
+from engine.layers.layer import Layer
 from engine.layers.mlp import GatedMlp
 from engine.layers.norm import RMSNorm
 from engine.layers.rotary import RopeTable
@@ -20,7 +21,7 @@ from engine.model_config import ModelConfig
 from engine.models.base import CausalLM
 
 
-class LlamaLayer(nn.Module):
+class LlamaLayer(Layer):
     """norm, attention, add, norm, MLP, add; the residual travels beside the hidden states, added where the next norm
     reads it."""
 
@@ -32,7 +33,7 @@ class LlamaLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
         self.self_attn = self.make_attention(config, layer_index)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.add_module(self.mlp_name, self.make_mlp(config, layer_index))
+        setattr(self, self.mlp_name, self.make_mlp(config, layer_index))
 
     def make_attention(self, config: ModelConfig, layer_index: int) -> SelfAttention:
         return SelfAttention(config, layer_index, packed=self.packed)
@@ -69,7 +70,7 @@ class LlamaLayer(nn.Module):
         return few_row_product(mlp.down_proj, gated, residual=total)
 
 
-class LlamaModel(nn.Module):
+class LlamaModel(Layer):
     """Embedding, layers and the last norm: `model.*` in the checkpoint."""
 
     layer_class: type[LlamaLayer] = LlamaLayer
