@@ -51,5 +51,13 @@ test: lint types imports unit
 test-all: lint types imports
 	$(BIN)/pytest -m "not gpu"
 
+# Everything that must hold on a GPU; its result is recorded in benchmarks/results/gpu_tests.csv.
+gpu-test: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.gpu_tests
+
+# Fails when kernels/ or the runner changed since the last recorded GPU run, or that run failed.
+release-check:
+	@$(PYTHON) -m benchmarks.gpu_tests --check
+
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
