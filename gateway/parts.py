@@ -45,6 +45,7 @@ from gateway.upstreams.base import Upstream
 from gateway.upstreams.embedder import EmbedderUpstream
 from gateway.upstreams.local import LocalUpstream
 from gateway.upstreams.registry import Surroundings
+from gateway.webhooks import WebhookClient
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,9 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         secret = await asyncio.to_thread(ServerSecret.load, settings.effective_secret_file)
         redis = _redis(settings.redis_url, stack)
         cache_redis = _redis(settings.cache_redis_url, stack) if settings.cache_redis_url else redis
-        billing = Billing(_billing_settings(settings), redis, secret)
+        webhooks = WebhookClient(allow_private=settings.webhook_private_hosts)
+        stack.push_async_callback(webhooks.close)
+        billing = Billing(_billing_settings(settings), redis, secret, deliver=webhooks)
         await billing.start()
         stack.push_async_callback(billing.stop)
         background = Background()

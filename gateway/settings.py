@@ -51,6 +51,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cors_allow_origins: Annotated[
         tuple[str, ...], _about("origins allowed to call from browsers; '*' allows all, empty turns CORS off")
     ] = ()
+    webhook_private_hosts: Annotated[
+        bool, _about("let alert webhooks reach private and loopback addresses; tenants' admins name them")
+    ] = False
     data_dir: Annotated[str, _about("folder for everything a run writes")] = "var"
     database_url: Annotated[
         str, _about("SQLAlchemy URL (sqlite+aiosqlite or postgresql+asyncpg); empty: SQLite in data_dir")
