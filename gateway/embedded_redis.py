@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from gateway.sockets import short_socket_path
 from gateway.startup import StartupError
 
-_MAX_SOCKET_PATH_BYTES = 107  # sun_path of a Unix socket, less its terminating zero
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 # `read` returns when the last writer of the pipe is gone. The /proc look keeps the guard from ending a stranger that
@@ -61,12 +59,8 @@ class DataDirLock:
 
 
 def socket_path(data_dir: Path) -> Path:
-    """Where the embedded server of `data_dir` listens: inside it, or in a private folder when that path is too long."""
-    path = (data_dir / "valkey.sock").absolute()
-    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
-        return path
-    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"weir-{os.getuid()}-{digest}" / "valkey.sock"
+    """Where the embedded server of `data_dir` listens."""
+    return short_socket_path(data_dir, "valkey.sock")
 
 
 def redis_url(data_dir: Path) -> str:

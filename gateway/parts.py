@@ -30,6 +30,7 @@ from gateway.chat_calls import ChatCalls
 from gateway.completion_calls import CompletionCalls
 from gateway.constraints import Constrainer
 from gateway.embedding_calls import EmbeddingCalls
+from gateway.engines import NO_ENGINE, counting_text_model, for_counting, make_engine
 from gateway.governor import Governor
 from gateway.health import Probe
 from gateway.metrics import Metrics
@@ -91,7 +92,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         await billing.start()
         stack.push_async_callback(billing.stop)
         background = Background()
-        engine = overrides.engine or _engine(settings)
+        engine = overrides.engine or make_engine(settings)
         embedder, text_model = await _started(settings, overrides, engine, stack)
         cache, store = await _cache(settings, cache_redis, embedder)
         governor = Governor(
@@ -103,7 +104,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             metrics=metrics,
             deadline_s=settings.redis_deadline_ms / 1000,
         )
-        texts = Texts({text_model.info.name: text_model}, fallback=text_model)
+        texts = Texts(_named(settings, text_model), fallback=for_counting(text_model))
         stack.callback(texts.close)
         router = Router(RouteTable({}))
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=True)
@@ -120,7 +121,8 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             required={"database": lambda: _ping_database(billing)},
             optional={"limits_redis": lambda: cast(Awaitable[object], redis.ping())},
         )
-        metrics.watch_engine(engine.model.name, lambda: probe.last_stats)
+        if engine is not None:
+            metrics.watch_engine(engine.model.name, lambda: probe.last_stats)
         watching = asyncio.create_task(probe.watch_engine(), name="engine-stats")
         stack.push_async_callback(_ended, watching)
         stack.push_async_callback(_ended, asyncio.create_task(route_config.watch(), name="route-config"))
@@ -173,23 +175,20 @@ def _billing_settings(settings: Settings) -> BillingSettings:
     )
 
 
-def _engine(settings: Settings) -> EngineClient:
-    from engine.inline_client import InlineClient  # imports torch: only where the engine runs in this process
-
-    return InlineClient(settings.engine)
-
-
 async def _started(
-    settings: Settings, overrides: Overrides, engine: EngineClient, stack: AsyncExitStack
+    settings: Settings, overrides: Overrides, engine: EngineClient | None, stack: AsyncExitStack
 ) -> tuple[Embedder | None, TextModel]:
     """Engine and embedder load side by side: each takes seconds."""
 
     async def start_engine() -> TextModel:
+        if engine is None:
+            return overrides.text_model or await counting_text_model(settings)
         await engine.start()
         stack.push_async_callback(engine.close)
         if overrides.text_model is not None:
             return overrides.text_model
-        return await asyncio.to_thread(TextModel.from_info, engine.model)
+        template_file = settings.engine.chat_template
+        return await asyncio.to_thread(TextModel.from_info, engine.model, template_file=template_file)
 
     async def start_embedder() -> Embedder | None:
         return overrides.embedder or await _embedder(settings, stack)
@@ -230,10 +229,25 @@ async def _cache(
     return cache, store
 
 
+def _named(settings: Settings, text_model: TextModel) -> dict[str, TextModel]:
+    """The text side under every name that requests may use for the engine's model."""
+    if text_model.info.name == NO_ENGINE:
+        return {}
+    return dict.fromkeys((text_model.info.name, *settings.engine.served_names), text_model)
+
+
 def _upstreams(
-    overrides: Overrides, engine: EngineClient, embedder: Embedder | None, settings: Settings, secret: ServerSecret
+    overrides: Overrides,
+    engine: EngineClient | None,
+    embedder: Embedder | None,
+    settings: Settings,
+    secret: ServerSecret,
 ) -> list[Upstream]:
-    upstreams: list[Upstream] = [LocalUpstream(engine, secret.cache_salt)]
+    upstreams: list[Upstream] = []
+    if engine is not None:
+        # The engine's own name comes first; further served names are the same model.
+        names = dict.fromkeys((engine.model.name, *(settings.engine.served_model_name)))
+        upstreams.extend(LocalUpstream(engine, secret.cache_salt, model=name) for name in names)
     if embedder is not None:
         upstreams.append(EmbedderUpstream(embedder, settings.embedding_model_name))
     return [*upstreams, *overrides.upstreams]
@@ -249,11 +263,12 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _drain(settings: Settings, probe: Probe, engine: EngineClient, background: Background) -> None:
+async def _drain(settings: Settings, probe: Probe, engine: EngineClient | None, background: Background) -> None:
     """No new requests; what runs may end, at most for drain_timeout_s; then what settles may."""
     probe.draining = True
     begun = time.monotonic()
-    await engine.drain(settings.drain_timeout_s)
+    if engine is not None:
+        await engine.drain(settings.drain_timeout_s)
     left = await background.drain(max(1.0, settings.drain_timeout_s - (time.monotonic() - begun)))
     if left:
         log.error("%d background tasks were still running when the drain time was over", left)

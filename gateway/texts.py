@@ -30,5 +30,5 @@ class Texts:
 
     def close(self) -> None:
         """Ends their threads."""
-        for model in self._models.values():
+        for model in (*self._models.values(), *([self._fallback] if self._fallback else [])):
             model.close()

@@ -18,13 +18,17 @@ _FINISH_WORDS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length", Finis
 
 
 class LocalUpstream:
-    """`name` is `local`; `model` the engine's model name."""
+    """`name` is `local`; `model` one of the names under which the engine's model is served."""
 
-    def __init__(self, engine: EngineClient, cache_salt: CacheSalt, *, name: str = "local") -> None:
-        """Args: cache_salt gives a tenant's and project's salt of the prefix cache: nothing of theirs is shared."""
+    def __init__(
+        self, engine: EngineClient, cache_salt: CacheSalt, *, name: str = "local", model: str | None = None
+    ) -> None:
+        """Args: cache_salt gives a tenant's and project's salt of the prefix cache: nothing of theirs is shared.
+        model None is the engine's own name."""
         self._engine = engine
         self._cache_salt = cache_salt
         self._name = name
+        self._model = model
 
     @property
     def name(self) -> str:
@@ -32,7 +36,7 @@ class LocalUpstream:
 
     @property
     def model(self) -> str:
-        return self._engine.model.name
+        return self._model or self._engine.model.name
 
     @property
     def revision(self) -> str:
