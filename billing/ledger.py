@@ -1,8 +1,9 @@
 """Booking: a row is durable when `LedgerWriter.book` returns. SQL by group commit within 25 ms, else the journal.
 
 Idempotent by (request_id, attempt, kind, seq): the same row again is a no-op, one with another content an alarm. One
-exception: when the reaper booked a request as interrupted and its real end turns up later (from the journal of a
-killed gateway), the difference is booked as a correction that names the reaper's row.
+exception: when a request was booked without its end (interrupted, by the reaper or as a batch's line at a gateway's
+stop; failed without a token, as a line that is asked again) and its real end turns up later, the difference is booked
+as a correction that names the first row.
 """
 
 from __future__ import annotations
@@ -201,8 +202,12 @@ class LedgerWriter:
         if all(getattr(existing, field) == getattr(entry, field) for field in CONTENT_FIELDS):
             self.counters.duplicates += 1
             return False
-        reaped = existing.status is EntryStatus.INTERRUPTED and existing.origin == "reaper"
-        if reaped and entry.origin == "gateway" and entry.tenant_id == existing.tenant_id:
+        # A batch's line is asked again under its id after its gateway's stop, or after a refusal that cost nothing.
+        unused = existing.status is EntryStatus.FAILED and not any(getattr(existing, f) for f in TOKEN_FIELDS)
+        has_open_end = entry.tenant_id == existing.tenant_id and (unused or existing.status is EntryStatus.INTERRUPTED)
+        if has_open_end and entry.status in (EntryStatus.INTERRUPTED, existing.status):
+            return False  # its real end is still to come
+        if has_open_end and entry.origin == "gateway":
             correction = correct(existing, entry)
             await insert_entries(session, [correction.row(self._clock())], self._db.dialect)
             self.counters.corrections += 1

@@ -17,9 +17,11 @@ from litestar.openapi.spec import Components, SecurityScheme
 
 from gateway import __version__
 from gateway.controllers.admin import ADMIN_CONTROLLERS
+from gateway.controllers.batches import BatchController
 from gateway.controllers.chat import ChatController
 from gateway.controllers.completions import CompletionController
 from gateway.controllers.embeddings import EmbeddingController
+from gateway.controllers.files import FileController
 from gateway.controllers.health import HealthController, MetricsController
 from gateway.controllers.messages import MessagesController
 from gateway.controllers.models import ModelController
@@ -34,8 +36,8 @@ from gateway.parts import Overrides, Parts, running
 from gateway.settings import Settings
 
 DATA_PLANE = (
-    ChatController, CompletionController, EmbeddingController, MessagesController, ModelController,
-    ResponsesController, TokenizeController,
+    BatchController, ChatController, CompletionController, EmbeddingController, FileController, MessagesController,
+    ModelController, ResponsesController, TokenizeController,
 )  # fmt: skip
 
 
@@ -87,8 +89,8 @@ def _dependencies(settings: Settings, metrics: Metrics) -> dict[str, Provide]:
         return provide
 
     names = (
-        "pipeline", "chat_calls", "completion_calls", "embedding_calls", "responses",
-        "router", "texts", "probe", "billing", "route_config",
+        "pipeline", "chat_calls", "completion_calls", "embedding_calls", "responses", "files", "batches",
+        "batch_worker", "router", "texts", "probe", "billing", "route_config",
     )  # fmt: skip
     provided = {name: Provide(of_parts(name), sync_to_thread=False) for name in names}
     provided["settings"] = Provide(lambda: settings, sync_to_thread=False)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import msgspec
-from litestar import Request
 
 from billing.principal import Principal
 from cache.request import CacheControl
-from engine.types import SamplingParams
+from engine.types import Priority, SamplingParams
 from gateway.attribution import attribution_of
-from gateway.auth import principal_of
 from gateway.calls import Call, Endpoint, OutputParser
 from gateway.errors import InvalidRequest
 from gateway.sampling import priority_of, tier_of
@@ -21,13 +19,26 @@ from gateway.sampling import priority_of, tier_of
 MAX_TIMEOUT_HEADER_S = 86_400.0
 
 
+class Origin(Protocol):
+    """Where a request comes from: an HTTP request behind its guard, or a line of a batch (`state["batch"]`)."""
+
+    @property
+    def scope(self) -> Any:
+        """Its `state` holds the principal and the request's id."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+
 class Intake:
     """One request's common part. `timeout_s` is the server's limit; a client's own `x-weir-timeout` may be shorter."""
 
-    def __init__(self, request: Request[Any, Any, Any], endpoint: Endpoint, data: Any, *, timeout_s: float) -> None:
+    def __init__(self, request: Origin, endpoint: Endpoint, data: Any, *, timeout_s: float) -> None:
         self.accepted_at = time.monotonic()
-        self.principal: Principal = principal_of(request)
-        self.request_id: str = request.scope["state"]["request_id"]
+        state: Mapping[str, Any] = request.scope["state"]
+        self.principal: Principal = state["principal"]
+        self.request_id: str = state["request_id"]
+        self._batch = bool(state.get("batch"))
         self._headers = request.headers
         self._endpoint = endpoint
         self._data = data
@@ -65,7 +76,10 @@ class Intake:
                 project_id=principal.project_id,
             ),
             cache_control=self._cache_control(),
-            priority=priority_of(tier, getattr(data, "priority", None), principal.max_priority),
+            priority=Priority.BATCH
+            if self._batch
+            else priority_of(tier, getattr(data, "priority", None), principal.max_priority),
+            batch=self._batch,
             service_tier=tier,
             new_parser=new_parser,
             dropped_turns=dropped_turns,

@@ -25,12 +25,16 @@ from cache.store import RedisStore
 from engine.client import EngineClient
 from gateway.answers import ResponseCache
 from gateway.background import Background
+from gateway.batches.runner import LineRunner
+from gateway.batches.store import BatchStore
+from gateway.batches.worker import BatchWorker
 from gateway.booking import Booking
 from gateway.chat_calls import ChatCalls
 from gateway.completion_calls import CompletionCalls
 from gateway.constraints import Constrainer
 from gateway.embedding_calls import EmbeddingCalls
 from gateway.engines import NO_ENGINE, counting_text_model, for_counting, make_engine
+from gateway.files.store import FileStore
 from gateway.governor import Governor
 from gateway.health import Probe
 from gateway.metrics import Metrics
@@ -74,6 +78,9 @@ class Parts(msgspec.Struct, kw_only=True):
     completion_calls: CompletionCalls
     embedding_calls: EmbeddingCalls | None
     responses: ResponseService
+    files: FileStore
+    batches: BatchStore
+    batch_worker: BatchWorker
     route_config: RouteConfig
     probe: Probe
     background: Background
@@ -127,7 +134,18 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         stack.push_async_callback(_ended, watching)
         stack.push_async_callback(_ended, asyncio.create_task(route_config.watch(), name="route-config"))
         chat_calls = ChatCalls(texts, router, constrainer, allow_request_template=settings.allow_request_chat_template)
+        completion_calls = CompletionCalls(texts, router, constrainer)
+        embedding_calls = EmbeddingCalls(embedder, governor, background, metrics) if embedder else None
         responses = _responses(settings, billing, chat_calls, pipeline, stack)
+        files = FileStore(
+            billing.db, retention_s=settings.files_retention_s, max_tenant_bytes=settings.files_max_tenant_bytes
+        )
+        batches = BatchStore(billing.db)
+        runner = LineRunner(
+            chat_calls, completion_calls, embedding_calls, responses, pipeline, timeout_s=settings.request_timeout_s
+        )
+        batch_worker = BatchWorker(batches, files, runner, concurrency=settings.batch_concurrency)
+        stack.push_async_callback(_ended, asyncio.create_task(batch_worker.work(), name="batches"))
         stack.push_async_callback(_drain, settings, probe, engine, background)
         yield Parts(
             settings=settings,
@@ -136,9 +154,12 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             texts=texts,
             pipeline=pipeline,
             chat_calls=chat_calls,
-            completion_calls=CompletionCalls(texts, router, constrainer),
-            embedding_calls=EmbeddingCalls(embedder, governor, background, metrics) if embedder else None,
+            completion_calls=completion_calls,
+            embedding_calls=embedding_calls,
             responses=responses,
+            files=files,
+            batches=batches,
+            batch_worker=batch_worker,
             route_config=route_config,
             probe=probe,
             background=background,

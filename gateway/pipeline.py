@@ -203,7 +203,8 @@ class Exchange:
                         yield Served(now, counts)
             status = EntryStatus.OK if self._truncated_reason is None else EntryStatus.BUDGET_CUT
         except (asyncio.CancelledError, GeneratorExit):
-            status = EntryStatus.CLIENT_DISCONNECT
+            # A batch's line will be asked again under the same id; the books then correct this row to its real end.
+            status = EntryStatus.INTERRUPTED if call.batch else EntryStatus.CLIENT_DISCONNECT
             raise
         except RequestTimeout:
             status = EntryStatus.TIMEOUT

@@ -89,6 +89,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool, _about("keep answers of /v1/responses where a request does not say store, as OpenAI does")
     ] = True
     responses_retention_s: Annotated[float, _about("seconds a kept response lives", gt=0)] = 30 * 86_400.0
+    files_retention_s: Annotated[float, _about("seconds a file of /v1/files lives", gt=0)] = 30 * 86_400.0
+    files_max_tenant_bytes: Annotated[int, _about("bytes all files of one tenant may have", ge=0)] = 4 << 30
+    batch_concurrency: Annotated[int, _about("lines of a batch asked at a time", ge=1, le=1024)] = 16
     cache_enabled: Annotated[bool, _about("answer from the exact cache")] = True
     semantic_cache_enabled: Annotated[bool, _about("answer from the semantic cache too")] = True
     cache_threshold: Annotated[

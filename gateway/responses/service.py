@@ -7,15 +7,13 @@ import logging
 from typing import Any
 
 import msgspec
-from litestar import Request
 
 from billing.ids import new_id
 from billing.principal import Principal
-from gateway.auth import principal_of
 from gateway.calls import Call, Endpoint
 from gateway.chat_calls import ChatCalls
 from gateway.errors import GatewayError, InvalidRequest
-from gateway.intake import Intake
+from gateway.intake import Intake, Origin
 from gateway.pipeline import Pipeline
 from gateway.presenters.responses import ResponsePresenter, failed, skeleton
 from gateway.responses.items import with_ids
@@ -56,7 +54,7 @@ class ResponseService:
         self._store_by_default = store_by_default
         self._running: dict[str, asyncio.Task[Any]] = {}
 
-    async def prepare(self, request: Request[Any, Any, Any], data: ResponsesRequest) -> Prepared:
+    async def prepare(self, origin: Origin, data: ResponsesRequest) -> Prepared:
         """Raises: GatewayError for everything that is wrong with the request itself."""
         stored = self._store_by_default if data.store is None else data.store
         if data.background and data.store is False:
@@ -69,10 +67,10 @@ class ResponseService:
             )
         history: list[Item] = []
         if data.previous_response_id is not None:
-            history = await self.store.history(principal_of(request), data.previous_response_id)
+            history = await self.store.history(origin.scope["state"]["principal"], data.previous_response_id)
         with own_names():
             chat = chat_request(data, history)
-            intake = Intake(request, Endpoint.RESPONSES, chat, timeout_s=self._timeout_s)
+            intake = Intake(origin, Endpoint.RESPONSES, chat, timeout_s=self._timeout_s)
             call = await self._chat_calls.build(intake, chat)
         response_id = "resp_" + call.request_id.removeprefix("req_")
         return Prepared(
