@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -89,9 +91,15 @@ def postgres_server() -> Iterator[Callable[[str], str]]:
         def url(database: str) -> str:
             return f"postgresql+asyncpg://postgres@/{database}?host={host}"
 
-        asyncio.run(_hurry(url("postgres")))
+        _run(_hurry(url("postgres")))
         yield url
         server.cleanup()
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> None:
+    """In a thread of its own: an async test may be the first to ask for these fixtures, inside a running loop."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, work).result()
 
 
 async def _hurry(admin_url: str) -> None:
@@ -108,8 +116,8 @@ async def _hurry(admin_url: str) -> None:
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: Callable[[str], str]) -> str:
     """A migrated database to copy: quicker than migrating one for each test."""
-    asyncio.run(create_database(postgres_server("postgres"), "weir_template"))
-    asyncio.run(upgrade(postgres_server("weir_template")))
+    _run(create_database(postgres_server("postgres"), "weir_template"))
+    _run(upgrade(postgres_server("weir_template")))
     return "weir_template"
 
 
