@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
+
+import msgspec
 
 from engine.client import EngineClient
 from engine.types import Delta, EngineRequest, FinishReason
 from gateway.calls import Call, Counts, OutputParser, Piece
 from gateway.upstreams.base import Progress, UpstreamError
+from gateway.upstreams.best_of import candidates, chosen
 
 CacheSalt = Callable[[str, str], bytes]
 
@@ -46,8 +49,15 @@ class LocalUpstream:
     def engine(self) -> EngineClient:
         return self._engine
 
-    async def generate(self, call: Call, attempt: int) -> AsyncIterator[Progress]:
+    def generate(self, call: Call, attempt: int) -> AsyncIterator[Progress]:
         """Choice indices run over prompts first: prompt p's k-th choice is p * n + k, as OpenAI numbers them."""
+        sampling = call.sampling
+        if (sampling.best_of or 0) <= sampling.n:
+            return self._sequences(call, attempt)
+        wide = msgspec.structs.replace(call, sampling=candidates(sampling))
+        return chosen(self._sequences(wide, attempt), sampling)
+
+    async def _sequences(self, call: Call, attempt: int) -> AsyncGenerator[Progress, None]:
         merge = _Merge(call)
         requests = [self._request(call, attempt, number) for number in range(len(call.prompts))]
         if len(requests) == 1:

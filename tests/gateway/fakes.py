@@ -72,11 +72,13 @@ def text_model(name: str = "m", *, template: str | None = CHATML) -> TextModel:
 class Script(msgspec.Struct, kw_only=True):
     """What one request gets: `steps` are the texts of successive deltas (one token each), then `finish`.
 
+    `candidate_logprobs` gives each of several sequences its tokens' logprob, and its number as the last text.
     `fail_at` raises `error` before that step; `gate` is waited for before step `gate_at`.
     """
 
     steps: tuple[str, ...] = ("Hello", " world")
     finish: FinishReason = FinishReason.STOP
+    candidate_logprobs: tuple[float, ...] = ()
     fail_at: int | None = None
     error: EngineError | None = None
     gate_at: int = 0
@@ -136,9 +138,10 @@ class ScriptedEngine:
                 for index in range(sampling.n)
             ]
         out = []
-        for number, text in enumerate(steps):
+        for number, step in enumerate(steps):
             for index in range(sampling.n):
                 ends = number == len(steps) - 1
+                text = f"{step}#{index}" if ends and script.candidate_logprobs else step
                 out.append(
                     self._delta(
                         request,
@@ -147,12 +150,21 @@ class ScriptedEngine:
                         number + 1,
                         finish=finish if ends else None,
                         last=ends and index == sampling.n - 1,
+                        logprob=script.candidate_logprobs[index] if script.candidate_logprobs else -0.5,
                     )
                 )
         return out
 
     def _delta(
-        self, request: EngineRequest, index: int, text: str, count: int, *, finish: FinishReason | None, last: bool
+        self,
+        request: EngineRequest,
+        index: int,
+        text: str,
+        count: int,
+        *,
+        finish: FinishReason | None,
+        last: bool,
+        logprob: float = -0.5,
     ) -> Delta:
         sampling = request.sampling
         logprobs = None
@@ -161,7 +173,7 @@ class ScriptedEngine:
                 TokenLogprob(300 + rank, f"alt{rank}", f"alt{rank}".encode(), -float("inf") if rank else -0.5)
                 for rank in range(sampling.logprobs)
             )
-            logprobs = [TokenLogprob(count, text, text.encode(), -0.5, 1, top)]
+            logprobs = [TokenLogprob(count, text, text.encode(), logprob, 1, top)]
         prompt_logprobs = None
         if sampling.prompt_logprobs is not None and count <= 1:
             ids = request.prompt_token_ids

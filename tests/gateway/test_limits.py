@@ -6,7 +6,7 @@ import asyncio
 
 from billing.tables import EntryStatus
 from engine.types import EngineRequest
-from tests.gateway.conftest import INPUT_NANO, OUTPUT_NANO, Gateway, StartGateway, frames
+from tests.gateway.conftest import INPUT_NANO, OUTPUT_NANO, Gateway, StartGateway, frames, until
 from tests.gateway.fakes import Script, ScriptedEngine
 
 
@@ -75,8 +75,12 @@ async def test_requests_per_minute_refuse_the_fourth_with_retry_after(gateway: G
 
 async def test_one_of_five_parallel_requests_fits_the_tokens_per_minute(gateway: Gateway) -> None:
     await gateway.set_limit(gateway.tenant, "tpm", 100)
+    gateway.engine.gate.clear()  # nobody is through, and gives tokens back, before the last has asked
 
-    answers = await asyncio.gather(*(gateway.complete(f"prompt {n}", max_tokens=60) for n in range(5)))
+    calls = [asyncio.create_task(gateway.complete(f"prompt {n}", max_tokens=60)) for n in range(5)]
+    await until(lambda: sum(call.done() for call in calls) == 4)
+    gateway.engine.gate.set()
+    answers = await asyncio.gather(*calls)
 
     statuses = sorted(answer.status_code for answer in answers)
     assert statuses == [200, 429, 429, 429, 429]
