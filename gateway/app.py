@@ -90,7 +90,7 @@ def _dependencies(settings: Settings, metrics: Metrics) -> dict[str, Provide]:
 
     names = (
         "pipeline", "chat_calls", "completion_calls", "embedding_calls", "responses", "files", "batches",
-        "batch_worker", "router", "texts", "probe", "billing", "route_config",
+        "batch_worker", "router", "texts", "probe", "billing", "route_config", "invalidator",
     )  # fmt: skip
     provided = {name: Provide(of_parts(name), sync_to_thread=False) for name in names}
     provided["settings"] = Provide(lambda: settings, sync_to_thread=False)

@@ -19,6 +19,7 @@ from billing.service import Billing, BillingSettings
 from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec
 from cache.errors import EmbedderUnavailable
 from cache.flat_index import FlatIndex
+from cache.invalidation import Invalidator
 from cache.policy import CachePolicy
 from cache.semantic import SemanticCache
 from cache.store import RedisStore
@@ -82,6 +83,7 @@ class Parts(msgspec.Struct, kw_only=True):
     batches: BatchStore
     batch_worker: BatchWorker
     route_config: RouteConfig
+    invalidator: Invalidator | None
     probe: Probe
     background: Background
 
@@ -161,6 +163,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             batches=batches,
             batch_worker=batch_worker,
             route_config=route_config,
+            invalidator=Invalidator(store) if store is not None else None,
             probe=probe,
             background=background,
         )

@@ -34,7 +34,7 @@ class RouteConfig:
     def __init__(self, billing: Billing, router: Router, own: list[Upstream], around: Surroundings) -> None:
         self._billing = billing
         self._router = router
-        self._own = own
+        self.own = own
         self._around = around
         self._breakers: dict[str, CircuitBreaker] = {}
         self._upstreams: dict[str, tuple[UpstreamSpec, list[Upstream]]] = {}
@@ -86,11 +86,11 @@ class RouteConfig:
     @property
     def upstreams(self) -> list[Upstream]:
         """Every upstream in force, this process's first."""
-        return [*self._own, *(upstream for _, built in self._upstreams.values() for upstream in built)]
+        return [*self.own, *(upstream for _, built in self._upstreams.values() for upstream in built)]
 
     def check_upstream(self, name: str, spec: UpstreamSpec) -> None:
         """Raises: Invalid for a name of ours and for a key that does not open."""
-        if name in {upstream.name for upstream in self._own}:
+        if name in {upstream.name for upstream in self.own}:
             raise Invalid(f"upstream: the name {name!r} is this server's own", param="name")
         build(name, spec, self._around)
 

@@ -11,6 +11,7 @@ from billing.apply import Difference, Specification, apply, parse, plan
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_json
+from gateway.config_check import OWN_UNKNOWN, check_document
 
 _SIGNS = {"create": "+", "change": "~", "remove": "-"}
 
@@ -30,6 +31,7 @@ def command(obj: CliContext, file: Path, yes: bool, dry_run: bool, as_json: bool
 
     async def differences(books: Books) -> list[Difference]:
         async with books.db.read() as session:
+            await check_document(session, spec, OWN_UNKNOWN)
             return await plan(session, books.actor, spec)
 
     planned = run_with_books(obj, differences)
@@ -48,6 +50,7 @@ def command(obj: CliContext, file: Path, yes: bool, dry_run: bool, as_json: bool
 
 async def _apply(books: Books, spec: Specification) -> list[Difference]:
     async with books.db.begin() as session:
+        await check_document(session, spec, OWN_UNKNOWN)
         return await apply(session, books.actor, spec)
 
 

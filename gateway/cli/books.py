@@ -71,7 +71,7 @@ def run_with_billing(obj: CliContext, work: Callable[[Billing], Coroutine[Any, A
     """As `run_with_books`, with the counters in Redis and the journal too; nothing of it runs by itself."""
 
     async def go() -> T:
-        with _redis_at_hand(obj.settings) as url:
+        with redis_at_hand(obj.settings) as url:
             redis: Redis = Redis.from_url(url)
             secret = ServerSecret.load(obj.settings.effective_secret_file)
             settings = BillingSettings(
@@ -88,7 +88,7 @@ def run_with_billing(obj: CliContext, work: Callable[[Billing], Coroutine[Any, A
 
 
 @contextlib.contextmanager
-def _redis_at_hand(settings: Settings) -> Iterator[str]:
+def redis_at_hand(settings: Settings) -> Iterator[str]:
     """The configured Redis, that of the gateway running here, or the embedded one, started for the while."""
     if settings.redis_url:
         yield settings.redis_url

@@ -8,6 +8,7 @@ from gateway.controllers.admin.books import (
     ReconcileController,
     ReportController,
 )
+from gateway.controllers.admin.cache import CacheController
 from gateway.controllers.admin.changes import ApplyController, WebhookController
 from gateway.controllers.admin.keys import KeyController
 from gateway.controllers.admin.limits import LimitController
@@ -29,6 +30,7 @@ ADMIN_CONTROLLERS = (
     AuditController,
     ApplyController,
     WebhookController,
+    CacheController,
     UpstreamController,
     RouteController,
 )

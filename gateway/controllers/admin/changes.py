@@ -9,9 +9,11 @@ from litestar.params import FromPath, JSONBody
 from billing import alerts
 from billing.apply import Specification, apply, plan
 from gateway.admin_auth import administers, operates
+from gateway.config_check import check_document, models_of
 from gateway.controllers.admin.base import AdminController, By, Db, Secret
 from gateway.decoding import BodyDTO
 from gateway.queries import takes_query
+from gateway.route_config import RouteConfig
 from gateway.schemas.admin.changes import ApplyParams, ApplyResult, NewWebhookView, WebhookCreate, WebhookView
 
 
@@ -31,13 +33,21 @@ class ApplyController(AdminController):
         **takes_query(ApplyParams),
     )
     async def apply_document(
-        self, actor: By, data: JSONBody[Specification], db: Db, params: NamedDependency[ApplyParams]
+        self,
+        actor: By,
+        data: JSONBody[Specification],
+        db: Db,
+        params: NamedDependency[ApplyParams],
+        route_config: NamedDependency[RouteConfig],
     ) -> ApplyResult:
         """All of it or nothing. Raises: InvalidRequest (400), Conflict (409)."""
+        own = models_of(route_config.own)
         if params.dry_run:
             async with db.read() as session:
+                await check_document(session, data, own)
                 return ApplyResult(applied=False, differences=await plan(session, actor, data))
         async with db.begin() as session:
+            await check_document(session, data, own)
             return ApplyResult(applied=True, differences=await apply(session, actor, data))
 
 

@@ -97,6 +97,8 @@ CASES: list[Case] = [
     case("RepairBooks", "POST", "/admin/v1/reconcile", "operator"),
     case("ListAudit", "GET", "/admin/v1/audit", "admin", query={"tenant": "{tenant}"}),
     case("Apply", "POST", "/admin/v1/apply", "operator", body={"tenants": [{"slug": "applied-{n}"}]}),
+    case("GetCacheUsage", "GET", T + "/{tenant}/cache", "admin"),
+    case("InvalidateCache", "POST", T + "/{tenant}/cache/invalidate", "admin", body={"model": "m{n}"}),
     case("ListWebhooks", "GET", "/admin/v1/webhooks", "admin"),
     case("CreateWebhook", "POST", "/admin/v1/webhooks", "admin", body={"url": "https://x.org/", "tenant": "{tenant}"}),
     case("RemoveWebhook", "DELETE", "/admin/v1/webhooks/{fresh_webhook}", "admin"),

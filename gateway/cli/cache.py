@@ -1,0 +1,94 @@
+"""`weir cache`: what the answer cache holds of a tenant, and taking answers back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+import msgspec
+from redis.asyncio import Redis
+
+from billing import audit, tenants
+from billing.tables import Tenant
+from cache.invalidation import Invalidator, Removed, Selection, Usage
+from cache.store import RedisStore
+from gateway.cli.books import Books, redis_at_hand, run_with_books
+from gateway.cli.context import CliContext
+from gateway.cli.output import json_option, print_json
+
+T = TypeVar("T")
+
+
+@click.group("cache")
+def command() -> None:
+    """The answer cache (not the engine's KV cache)."""
+
+
+@command.command("usage")
+@click.argument("tenant")
+@json_option
+@click.pass_obj
+def usage(obj: CliContext, tenant: str, as_json: bool) -> None:
+    """How much of TENANT's answers is held."""
+
+    async def work(_books: Books, owner: Tenant, cache: Invalidator) -> Usage:
+        return await cache.usage(owner.id)
+
+    held = _with_cache(obj, tenant, work)
+    if as_json:
+        print_json(msgspec.to_builtins(held))
+    else:
+        click.echo(f"{held.entries} answers, {held.size_bytes} bytes")
+
+
+@command.command("invalidate")
+@click.argument("tenant")
+@click.option("--project", help="Only answers of this project (slug or id).")
+@click.option("--model", help="Only answers of this model.")
+@click.option("--tag", help="Only answers whose request carried this tag.")
+@click.option("--end-user", help="Only answers of this end user's own.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
+@json_option
+@click.pass_obj
+def invalidate(
+    obj: CliContext,
+    tenant: str,
+    project: str | None,
+    model: str | None,
+    tag: str | None,
+    end_user: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Take TENANT's cached answers back: those that meet every option given, all of them where none is."""
+
+    async def work(books: Books, owner: Tenant, cache: Invalidator) -> Removed:
+        async with books.db.begin() as session:
+            found = await tenants.get_project(session, books.actor, project, tenant=owner.id) if project else None
+            chosen = Selection(project=found.id if found else None, model=model, tag=tag, end_user=end_user)
+            if not dry_run:
+                detail = {name: value for name, value in msgspec.structs.asdict(chosen).items() if value is not None}
+                audit.record(session, books.actor, "cache.invalidated", owner.id, tenant_id=owner.id, detail=detail)
+        return await cache.invalidate(owner.id, chosen, dry_run=dry_run)
+
+    removed = _with_cache(obj, tenant, work)
+    if as_json:
+        print_json(msgspec.to_builtins(removed))
+    else:
+        verb = "would be removed" if dry_run else "removed"
+        click.echo(f"{removed.entries} answers, {removed.size_bytes} bytes {verb}")
+
+
+def _with_cache(obj: CliContext, tenant: str, act: Callable[[Books, Tenant, Invalidator], Awaitable[T]]) -> T:
+    async def work(books: Books) -> T:
+        async with books.db.read() as session:
+            owner = await tenants.get_tenant(session, books.actor, tenant)
+        with redis_at_hand(obj.settings) as limits_url:
+            redis: Redis = Redis.from_url(obj.settings.cache_redis_url or limits_url)
+            try:
+                return await act(books, owner, Invalidator(RedisStore(redis)))
+            finally:
+                await redis.aclose()
+
+    return run_with_books(obj, work)
