@@ -6,6 +6,7 @@ Each tensor is read from the mapped file straight into its place on the device: 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import re
@@ -22,6 +23,7 @@ from engine.layers.cpu_packed import pack_for_cpu
 from engine.model_config import ModelConfig, load_model_config
 from engine.models.base import CausalLM
 from engine.models.registry import model_class
+from engine.quant.mxfp4 import unpack_mxfp4
 from engine.quant.registry import quantize_model
 
 logger = logging.getLogger(__name__)
@@ -61,7 +63,9 @@ def load_model(
     name = config.dtype if dtype == "auto" else dtype
     if name not in DTYPES:
         raise ModelLoadError(f"dtype {name!r} is not supported, only {', '.join(DTYPES)}")
-    served = replace(config, max_position=min(config.max_position, max_model_len or config.max_position))
+    served = config
+    if max_model_len is not None and 0 < max_model_len < config.max_position:
+        served = replace(config, max_position=max_model_len)
     with _default_dtype(DTYPES[name]), torch.device(device):
         model = model_class(config.architecture)(served)
     model.eval()
@@ -106,23 +110,23 @@ def load_weights(model: CausalLM, folder: Path) -> None:
     """
     slots = dict(model.weight_slots())
     missing = set(slots)
-    for file in weight_files(folder):
-        for name, tensor in _tensors(file):
-            target = _slot_name(name)
-            if target not in slots:
-                if _is_ignored(target, model.config):
-                    continue
-                raise ModelLoadError(
-                    f"{file}: tensor {name!r} is known to no layer of {model.config.architecture}: "
-                    "the checkpoint does not fit its config.json"
-                )
-            slot = slots[target]
-            if tensor.shape != slot.shape:
-                raise ModelLoadError(
-                    f"{file}: tensor {name!r} has shape {list(tensor.shape)}, the config asks for {list(slot.shape)}"
-                )
-            slot.copy_(tensor)
-            missing.discard(target)
+    tensors = itertools.chain.from_iterable(_tensors(file) for file in weight_files(folder))
+    for name, tensor in unpack_mxfp4(tensors) if model.config.checkpoint_quantization == "mxfp4" else tensors:
+        target = _slot_name(name)
+        if target not in slots:
+            if _is_ignored(target, model.config):
+                continue
+            raise ModelLoadError(
+                f"{folder}: tensor {name!r} is known to no layer of {model.config.architecture}: "
+                "the checkpoint does not fit its config.json"
+            )
+        slot = slots[target]
+        if tensor.shape != slot.shape:
+            raise ModelLoadError(
+                f"{folder}: tensor {name!r} has shape {list(tensor.shape)}, the config asks for {list(slot.shape)}"
+            )
+        slot.copy_(tensor)
+        missing.discard(target)
     if missing:
         first, *rest = sorted(missing)
         more = f" and {len(rest)} more" if rest else ""

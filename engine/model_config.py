@@ -16,6 +16,7 @@ from typing import Any
 from engine.errors import ModelLoadError
 
 MAX_CONFIG_BYTES = 4 << 20
+CHECKPOINT_QUANTIZATIONS = ("mxfp4",)  # dequantised while loading
 ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 
 
@@ -96,6 +97,7 @@ class ModelConfig:
     final_softcap: float | None = None
     embedding_scale: float | None = None
     moe: MoeConfig | None = None
+    checkpoint_quantization: str | None = None
     dtype: str = "bfloat16"
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
@@ -166,7 +168,6 @@ class _Reader:
 
     def config(self, generation: Mapping[str, Any]) -> ModelConfig:
         architecture = self._architecture()
-        self._check_quantization()
         hidden = self.count("hidden_size")
         heads = self.count("num_attention_heads")
         layers = self.count("num_hidden_layers")
@@ -198,6 +199,7 @@ class _Reader:
             "qkv_bias": bool(self.raw.get("attention_bias", False)),
             "o_bias": bool(self.raw.get("attention_bias", False)),
             "mlp_bias": bool(self.raw.get("mlp_bias", False)),
+            "checkpoint_quantization": self._checkpoint_quantization(),
             "dtype": str(self.raw.get("dtype") or self.raw.get("torch_dtype") or "float32").removeprefix("torch."),
             "bos_token_id": self._bos(),
             "eos_token_ids": _as_ids(generation.get("eos_token_id")) or _as_ids(self.raw.get("eos_token_id")),
@@ -236,11 +238,14 @@ class _Reader:
             raise ModelLoadError(f"{self.source} lacks 'architectures': a list with the model class's name")
         return names[0]
 
-    def _check_quantization(self) -> None:
+    def _checkpoint_quantization(self) -> str | None:
         quantization = self.raw.get("quantization_config")
-        if isinstance(quantization, dict):
-            method = quantization.get("quant_method")
+        if not isinstance(quantization, dict):
+            return None
+        method = str(quantization.get("quant_method"))
+        if method not in CHECKPOINT_QUANTIZATIONS:
             raise ModelLoadError(f"{self.source}: a checkpoint with quantization {method!r} is not supported")
+        return method
 
     def _bos(self) -> int | None:
         ids = _as_ids(self.raw.get("bos_token_id"))

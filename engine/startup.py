@@ -100,7 +100,12 @@ def build_core_from_folder(
     started = time.perf_counter()
     load_format = "auto" if config.load_format == "gguf" else config.load_format
     model, model_config = load_model(
-        folder, dtype=config.dtype, device=device, load_format=load_format, quantization=config.quantization
+        folder,
+        dtype=config.dtype,
+        device=device,
+        load_format=load_format,
+        quantization=config.quantization,
+        max_model_len=config.max_model_len if isinstance(config.max_model_len, int) else None,
     )
     report.phases["load_weights_s"] = time.perf_counter() - started
     started = time.perf_counter()

@@ -33,10 +33,10 @@ _LLAMA3 = {
     "rope_theta": 10000.0,
 }
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 10000.0}
-_LONGROPE = {
+LONGROPE = {
     "rope_type": "longrope",
     "short_factor": [1.0 + 0.1 * i for i in range(_HALF_DIM)],
-    "long_factor": [1.0 + 0.5 * i for i in range(_HALF_DIM)],  # unused: the context served is the original one
+    "long_factor": [1.0 + 0.5 * i for i in range(_HALF_DIM)],
     "original_max_position_embeddings": 512,
     "rope_theta": 10000.0,
 }
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
             "head_dim": 16,
             "rope_parameters": {
-                **_LONGROPE,
+                **LONGROPE,
                 "partial_rotary_factor": 0.75,
                 "short_factor": [1.0] * 6,
                 "long_factor": [2.0] * 6,
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "phi3_longrope": (
         "Phi3Config",
         "Phi3ForCausalLM",
-        {"rope_parameters": _LONGROPE, "original_max_position_embeddings": 512},
+        {"rope_parameters": LONGROPE, "original_max_position_embeddings": 512},
     ),
     "mixtral": ("MixtralConfig", "MixtralForCausalLM", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen3_moe": (
