@@ -13,6 +13,8 @@ from engine.prefix_hash import extend_hashes
 from engine.sequence import Sequence as TokenSequence
 from engine.step_plan import PageMove, StepPlan, TableUpdate
 
+UNBOUNDED = 1 << 30  # tokens; no model's context comes near
+
 
 @dataclass(frozen=True)
 class GroupLayout:
@@ -64,14 +66,13 @@ class BlockManager:
             return blocks
         return min(blocks, -(-(window + self.max_chunk) // self.block_size) + 1)
 
-    def fits(self, num_tokens: int) -> bool:
-        """Whether a sequence of `num_tokens` fits when it has every page to itself."""
-        return all(self.resident_blocks(g, num_tokens) <= pool.total for g, pool in enumerate(self.pools))
-
     def max_tokens_alone(self) -> int:
-        """The longest sequence that fits alone; a large number when only windows bound it."""
-        full = [pool.total for group, pool in zip(self.groups, self.pools, strict=True) if group.window is None]
-        return min(full) * self.block_size if full else 1 << 30
+        """The longest sequence that fits with every page to itself; UNBOUNDED when windows free pages in time."""
+        longest = UNBOUNDED
+        for g, pool in enumerate(self.pools):
+            if self.resident_blocks(g, UNBOUNDED) > pool.total:
+                longest = min(longest, pool.total * self.block_size)
+        return longest
 
     def missing_blocks(self, sequence: TokenSequence) -> list[int]:
         """Per group, the pages a running sequence still lacks for the tokens it has."""
@@ -115,7 +116,7 @@ class BlockManager:
         """Whether the sequence's known tokens fit beside `reserved` pages per group promised to running prefills."""
         for g, pool in enumerate(self.pools):
             if sequence.host_pages is not None:
-                need = max(len(sequence.host_pages[g]) + 1, self.resident_blocks(g, sequence.num_tokens))
+                need = max(len(sequence.host_pages[g]), self.resident_blocks(g, sequence.num_tokens))
             else:
                 shared = [page for page in hit.pages[g] if page]
                 revived = sum(1 for page in shared if pool.references(page) == 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import itertools
 import logging
 import os
@@ -64,6 +65,8 @@ class EngineServer:
     async def run(self, socket_path: Path) -> None:
         """Loads the model, then serves until the engine dies. Raises: ModelLoadError."""
         self._core = await self._thread.start()
+        gc.collect()
+        gc.freeze()  # what was loaded stays: the collector need not walk it in the middle of a step
         temporary = socket_path.with_suffix(f".{os.getpid()}")
         server = await asyncio.start_unix_server(self._serve, temporary)
         temporary.chmod(0o600)

@@ -152,7 +152,9 @@ class ModelRunner:
     def _prompt_rows(self, item: Scheduled, hidden: torch.Tensor, top: int) -> list[Logprobs]:
         last = min(item.start + item.length, item.sequence.num_prompt - 1)
         found: list[Logprobs] = []
-        for start in range(item.start, last, PROMPT_LOGPROB_ROWS):
+        first = max(item.start, item.sequence.num_scored)
+        item.sequence.num_scored = max(last, first)
+        for start in range(first, last, PROMPT_LOGPROB_ROWS):
             end = min(last, start + PROMPT_LOGPROB_ROWS)
             logits = self._logits(hidden[start - item.start : end - item.start]).float()
             predicted = torch.tensor(item.sequence.token_ids[start + 1 : end + 1], device=self.device)

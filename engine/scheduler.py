@@ -216,6 +216,7 @@ class Scheduler:
             return False
         if swapped:
             self.blocks.swap_in(sequence, plan)
+            self.blocks.leave_window(sequence)
         else:
             self.blocks.admit(sequence, hit)
         queue = self._queue(sequence)

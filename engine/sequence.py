@@ -49,6 +49,7 @@ class Sequence:
 
     block_tables: one list of pages a group, 0 where a window left the page; columns before first_columns[group] are
     0. hashes: of all full known blocks.
+    num_scored: prompt positions whose logprobs were given, which a recompute must not give again.
     row: its row in the runner's state table while running. host_pages: per group {column: host page} while swapped.
     """
 
@@ -66,6 +67,7 @@ class Sequence:
     hashes: list[bytes] = field(default_factory=list)
     host_pages: list[dict[int, int]] | None = None
     num_preemptions: int = 0
+    num_scored: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 

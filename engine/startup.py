@@ -176,7 +176,9 @@ def assemble_core(
         gate,
         swap_cost.swap_is_cheaper,
     )
-    limits = RequestLimits(info.max_model_len, info.logits_width, blocks.max_tokens_alone(), config.max_logprobs)
+    limits = RequestLimits(
+        info.max_model_len, info.logits_width, blocks.max_tokens_alone(), config.max_logprobs, config.max_n
+    )
     return EngineCore(
         runner,
         scheduler,

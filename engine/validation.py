@@ -25,6 +25,7 @@ class RequestLimits:
     vocab_size: int
     max_sequence_tokens: int
     max_logprobs: int
+    max_n: int = MAX_SEQUENCES
 
 
 def validate_request(request: EngineRequest, limits: RequestLimits) -> int:
@@ -61,9 +62,9 @@ def _max_tokens(request: EngineRequest, limits: RequestLimits) -> int:
 
 def validate_sampling(sampling: SamplingParams, limits: RequestLimits) -> None:
     """Raises: InvalidRequest."""
-    _between("n", sampling.n, 1, MAX_SEQUENCES)
+    _between("n", sampling.n, 1, limits.max_n)
     if sampling.best_of is not None:
-        _between("best_of", sampling.best_of, sampling.n, MAX_SEQUENCES)
+        _between("best_of", sampling.best_of, sampling.n, limits.max_n)
     _between("temperature", sampling.temperature, 0, 100)
     _between("top_p", sampling.top_p, 0, 1, above=True)
     _between("min_p", sampling.min_p, 0, 1)

@@ -14,7 +14,7 @@ from engine.core_output import TokenScore
 from engine.errors import InvalidRequest
 from engine.model_runner import PROMPT_LOGPROB_ROWS
 from engine.swap_cost import SwapCost
-from engine.types import EngineRequest, FinishReason
+from engine.types import EngineRequest, FinishReason, Priority
 from tests.engine.core_harness import VOCAB, WINDOWED, add, leaked_pages, make_core, prompt, request, run, step
 
 
@@ -41,6 +41,21 @@ def test_prompt_logprobs_are_those_of_the_whole_prompt_whatever_the_chunks(tmp_p
     assert all(len(score.top_ids) == 4 for score in chunked)
     assert all(score.top_logprobs[0] >= score.logprob for score in chunked)
     assert all((score.rank == 1) == (score.top_ids[0] == score.token_id) for score in chunked)
+
+
+def test_a_preempted_prompt_is_scored_once(tmp_path: Path) -> None:
+    # Given prompts in chunks on too few pages, batch class, and urgent ones that push them out half way
+    core = make_core(tmp_path, num_gpu_blocks_override=16, max_num_batched_tokens=32, max_num_seqs=32)
+    slow = request("slow", prompt(150, 1), prompt_logprobs=0, priority=Priority.BATCH)
+    expected = _scores(make_core(tmp_path), slow)["slow"][1]
+    add(core, slow)
+    scores = [score for _ in range(3) for output in step(core) for score in output.prompt_scores or ()]
+    add(core, *(request(f"u{i}", prompt(100, 2 + i), priority=Priority.INTERACTIVE) for i in range(2)))
+    while core.has_work:
+        scores += [score for output in step(core) for score in output.prompt_scores or ()]
+    # Then every position is there once
+    assert core.stats().num_preemptions > 0
+    assert [score.token_id for score in scores] == [score.token_id for score in expected]
 
 
 def test_prompt_logits_are_held_a_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

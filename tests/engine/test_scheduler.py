@@ -287,3 +287,27 @@ def test_a_window_group_holds_no_page_outside_its_window() -> None:
     # Then it never held more than the window and a step's chunk
     assert most <= (40 + 32) // 16 + 2
     assert driver.scheduler.blocks.pools[0].num_free == 199
+
+
+def test_a_sequence_as_large_as_the_pool_comes_back_from_host_memory() -> None:
+    # Given a batch request that fills every page, swapped out for an urgent one
+    driver = make_driver(
+        groups=(GroupLayout(None, 11, 20),), budget=256, threshold=256, swap_is_cheaper=lambda *_: True
+    )
+    driver.add("large", 155, max_tokens=6, priority=Priority.BATCH)
+    driver.step()
+    driver.add("urgent", 40, priority=Priority.INTERACTIVE)
+    plan = driver.step()
+    assert len(plan.swap_out) == 10
+    driver.run(100)
+    assert driver.finished == ["urgent", "large"]
+
+
+def test_a_pool_smaller_than_a_window_bounds_the_sequence() -> None:
+    def longest(*groups: GroupLayout) -> int:
+        return make_driver(groups=groups, budget=32).scheduler.blocks.max_tokens_alone()
+
+    assert longest(GroupLayout(None, 11)) == 160
+    assert longest(GroupLayout(40, 5)) == 64
+    assert longest(GroupLayout(40, 11)) > 1 << 20
+    assert longest(GroupLayout(None, 11), GroupLayout(40, 5)) == 64
