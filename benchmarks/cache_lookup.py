@@ -37,7 +37,7 @@ from cache.guards.chain import first_refusal
 from cache.partition import exact_key, partition_digest
 from cache.policy import CachePolicy, decide
 from cache.request import CacheRequest
-from cache.semantic import SemanticCache, SemanticHit
+from cache.semantic import SemanticCache, SemanticHit, embedded_text
 from cache.store import CacheEntry, RedisStore
 
 RESULTS = Path(__file__).parent / "results" / "cache_lookup.csv"
@@ -166,7 +166,9 @@ async def semantic(store: RedisStore, known: Known, timings: Timings, sizes: Seq
         project = f"p{size}"
         await fill(store, project, known.fingerprint, vectors)
         stored = request(QUESTION, project=project)
-        await store.store(entry(stored, known.fingerprint, (await known.embed([QUESTION]))[0].vector), timeout_s=5)
+        await store.store(
+            entry(stored, known.fingerprint, (await known.embed([embedded_text(QUESTION)]))[0].vector), timeout_s=5
+        )
         asked = request(PARAPHRASE, project=project)
         partition, key = keys_of(asked, known.fingerprint)
         version = (await store.lookup("acme", key, partition).run(store.redis, timeout_s=5)).version
@@ -262,13 +264,14 @@ async def run(sizes: Sequence[int], socket: str, process: subprocess.Popen[bytes
     await embedder.start()
     timings.add("embedding one short question, alone", await timed(lambda: embedder.embed([QUESTION]), 200))
     questions = sorted({pair.a for pair in load("en", "dev")} | {QUESTION, PARAPHRASE, MISS})
+    questions = [embedded_text(question) for question in questions]
     vectors = dict(zip(questions, await embedder.embed(questions), strict=True))
     known = Known(embedder.fingerprint, vectors)
     await embedder.close()
     client = Redis(unix_socket_path=socket)
     store = RedisStore(client)
     pure(timings)
-    await store.store(entry(request(QUESTION), known.fingerprint, vectors[QUESTION].vector), timeout_s=5)
+    await store.store(entry(request(QUESTION), known.fingerprint, vectors[embedded_text(QUESTION)].vector), timeout_s=5)
     await exact(store, known.fingerprint, timings)
     await tenants(store, known.fingerprint, timings)
     await semantic(store, known, timings, sizes, np.stack([item.vector for item in vectors.values()]))

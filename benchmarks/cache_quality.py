@@ -30,6 +30,7 @@ from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec, Embedding
 from cache.embedder_process import ProcessBackend
 from cache.guards.chain import first_refusal
 from cache.language import language_of
+from cache.semantic import embedded_text
 from cache.shadow import upper_bound
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +90,7 @@ class E5Embedder:
 
 async def measure(embedder: Embedder, pairs: list[Pair]) -> list[Measured]:
     texts = sorted({text for pair in pairs for text in (pair.a, pair.b)})
-    embeddings = dict(zip(texts, await embedder.embed(texts), strict=True))
+    embeddings = dict(zip(texts, await embedder.embed([embedded_text(text) for text in texts]), strict=True))
 
     def usable(text: str) -> bool:
         found = embeddings[text]
@@ -136,7 +137,7 @@ async def pool(embedder: Embedder, pairs: list[Pair], threshold: float) -> tuple
     group = {text: pair.group for pair in pairs for text in (pair.a, pair.b)}
     near_misses = {frozenset((pair.a, pair.b)) for pair in pairs if pair.label == "negative"}
     texts = sorted(text for text in group if language_of(text) in embedder.languages)
-    vectors = np.stack([item.vector for item in await embedder.embed(texts)])
+    vectors = np.stack([item.vector for item in await embedder.embed([embedded_text(text) for text in texts])])
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -1)
     hits, wrong = 0, []

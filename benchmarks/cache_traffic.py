@@ -34,7 +34,7 @@ from cache.outcome import Reason
 from cache.partition import exact_key, partition_digest
 from cache.policy import CachePolicy, decide
 from cache.request import CacheRequest
-from cache.semantic import SemanticCache, SemanticHit
+from cache.semantic import SemanticCache, SemanticHit, embedded_text
 from cache.store import CacheEntry, RedisStore
 
 INPUT_PRICE, OUTPUT_PRICE = 150_000_000, 600_000_000  # nano-USD per million tokens: $0.15 and $0.60
@@ -163,7 +163,7 @@ async def embedded(asked: list[Asked]) -> Known:
     spec = EmbedderSpec.packaged()
     embedder = BatchingEmbedder(spec, ProcessBackend(spec))
     await embedder.start()
-    texts = sorted({one.text for one in asked})
+    texts = sorted({embedded_text(one.text) for one in asked})
     found = []
     for start in range(0, len(texts), 2000):
         found += await embedder.embed(texts[start : start + 2000])

@@ -13,7 +13,7 @@ from cache.canonical import canonical_json, framed_digest, normalised_text
 from cache.errors import UncacheableRequest
 from cache.request import CacheRequest, is_text_part
 
-SCHEMA = "weir-cache-1"  # raised when the meaning of a key or of a stored entry changes
+SCHEMA = "weir-cache-1"  # raised when the meaning of a key or an entry changes, what is embedded too
 
 # Fields that change how an answer is delivered, billed or found again, but not what it says. `user` and
 # `safety_identifier` name the end user, which enters by `end_user_scope` alone.

@@ -15,6 +15,7 @@ from cache.embedder import Embedder, Embedding
 from cache.entry import CachedAnswer
 from cache.errors import EmbedderUnavailable
 from cache.guards.chain import first_refusal
+from cache.guards.english import core_text
 from cache.keys import TenantKeys
 from cache.language import language_of
 from cache.outcome import Reason
@@ -72,6 +73,15 @@ class Reranker(Protocol):
     async def score(self, asked: str, stored: str) -> float: ...
 
 
+def embedded_text(text: str) -> str:
+    """What of a question is embedded: in English its core, without greeting and wrapping.
+
+    On the development half, guards on, this serves 48.4 % of paraphrases at 0.95 instead of 46.5 %, and without guards
+    14.9 % of near misses instead of 17.7 %. What the core leaves out (signs, emoji) the guards compare.
+    """
+    return core_text(text) if language_of(text) == "en" else text
+
+
 class SemanticCache:
     """Semantic lookups over one store and one embedder. Trouble of any kind is a miss."""
 
@@ -96,7 +106,7 @@ class SemanticCache:
             return Reason.LANGUAGE
         try:
             async with asyncio.timeout(timeout_s):
-                embedding = (await self._embedder.embed([text]))[0]
+                embedding = (await self._embedder.embed([embedded_text(text)]))[0]
         except (EmbedderUnavailable, TimeoutError):
             return Reason.EMBEDDER
         if embedding.has_unknown:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from cache.guards import antonyms, chinese, dates, english, entities, form, negation, numbers, order, units, wording
+from cache.guards import (
+    antonyms,
+    chinese,
+    dates,
+    english,
+    entities,
+    form,
+    negation,
+    numbers,
+    order,
+    symbols,
+    units,
+    wording,
+)
 from cache.language import language_of
 
 _ENGLISH = (
@@ -34,6 +47,8 @@ def first_refusal(a: str, b: str) -> str | None:
     Languages without guards of their own are refused ("language").
     """
     languages = {language_of(a), language_of(b)}
+    if languages in ({"en"}, {"zh"}) and symbols.differ(a, b):
+        return "symbol"
     if languages == {"en"}:
         left, right = english.parse(a), english.parse(b)
         return next((name for name, guard in _ENGLISH if guard(left, right)), None)

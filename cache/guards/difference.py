@@ -45,7 +45,7 @@ def _same(a: Token, b: Token) -> bool:
         return False
     if canonical_unit(a.text) is not None and canonical_unit(a.text) == canonical_unit(b.text):
         return True
-    return not (a.code or b.code or a.capital or b.capital) and _swapped_letters(a.text.lower(), b.text.lower())
+    return not (a.code or b.code) and _swapped_letters(a.text.lower(), b.text.lower())
 
 
 def _swapped_letters(a: str, b: str) -> bool:

@@ -77,6 +77,18 @@ _CLITICS = (
     (re.compile(r"'s\b", re.I), ""),
 )
 
+# Question words of several words.
+_IDIOMS = (
+    (re.compile(r"^(?:what|which) (?:is the )?(?:number|amount|quantity) of "), "how many "),
+    (re.compile(r"^how much time "), "how long "),
+    (re.compile(r"^how frequently "), "how often "),
+    (re.compile(r"^(?:how come |for (?:what|which) reason |what is the reason (?:why |that ))"), "why "),
+    (re.compile(r"^(?:at )?what time "), "when "),
+    (re.compile(r"^(?:is|would) it (?:be )?(?:possible|permitted|allowed) for (?=.* to )"), "can "),
+)
+# They open a clause that may stand before or after what it qualifies.
+SUBORDINATORS = words("if when while because once unless")
+
 # Ways to ask "how" and "may I" that need several words.
 _HOW = re.compile(
     r"^(?:(?:what (?:is|are|would be) )?(?:the |a )?(?:best |right |proper |correct |usual )?"
@@ -145,6 +157,12 @@ def parse(text: str) -> Question:
 # What a question word already says: "where can I find X" is "where is X", "which people" is "who".
 _IMPLIED = {"where": words("find"), "who": words("peopl person")}
 
+
+def core_text(text: str) -> str:
+    """The question without greeting, thanks and wrapping: what is embedded, so that politeness costs no similarity."""
+    return " ".join(_unwrap(_tokens(text))) or text
+
+
 _PERSONS = {
     **dict.fromkeys(words("i me my mine myself we us our ours"), "first"),
     **dict.fromkeys(words("you your yours"), "second"),
@@ -210,6 +228,11 @@ def _without_closing(tokens: list[str]) -> list[str]:
 def _kind(tokens: list[str]) -> tuple[str, list[str]]:
     """What form of question it is, and its tokens without the words that only make that form."""
     line = " ".join(token.lower() for token in tokens)
+    for pattern, plain in _IDIOMS:
+        match = pattern.match(line + " ")
+        if match is not None:
+            tokens = [*plain.split(), *tokens[match[0].count(" ") :]]
+            line = " ".join(token.lower() for token in tokens)
     wish = _WISH_HOW.match(line)
     if wish is not None:
         start = line[: wish.start(1)].count(" ")
@@ -218,13 +241,20 @@ def _kind(tokens: list[str]) -> tuple[str, list[str]]:
         match = pattern.match(line + " ")
         if match is not None:
             return kind, tokens[match[0].strip().count(" ") + 1 :]
-    lowered = [token.lower() for token in tokens]
+    lowered = [token.lower() for token in _main_clause(tokens)]
+    if lowered and lowered[0] in BE | DO | HAVE | MODALS:
+        return "polar", tokens
     asked = next((position for position, word in enumerate(lowered) if word in QUESTION_WORDS), None)
     if asked is not None:
         return _question_word(lowered, asked), tokens
-    if lowered and lowered[0] in BE | DO | HAVE | MODALS:
-        return "polar", tokens
     return "any", tokens
+
+
+def _main_clause(tokens: list[str]) -> list[str]:
+    """What follows a clause or phrase that stands in front, up to a comma: "if it rains, who ..."."""
+    if not tokens or tokens[0].lower() not in SUBORDINATORS | LIGHT_PREPOSITIONS or "," not in tokens:
+        return tokens
+    return tokens[tokens.index(",") + 1 :]
 
 
 _PEOPLE = words("people person persons")
@@ -243,7 +273,7 @@ def _active(tokens: list[str]) -> list[str]:
         return tokens
     spot = lowered.index("be", 1)
     start = next((position + 1 for position, word in enumerate(lowered[:spot]) if word in MODALS), 0)
-    return [*tokens[:start], tokens[spot + 1], *tokens[start:spot], *tokens[spot + 2 :]]
+    return [*tokens[:start], _verb(tokens[spot + 1]), *tokens[start:spot], *tokens[spot + 2 :]]
 
 
 def _with_agent(tokens: list[str], lowered: list[str]) -> list[str]:
@@ -258,7 +288,14 @@ def _with_agent(tokens: list[str], lowered: list[str]) -> list[str]:
     if lowered[0] in QUESTION_WORDS and start == 0:
         start = auxiliary
     patient = [*tokens[start:auxiliary], *tokens[auxiliary + 1 : by - 1]]
-    return [*tokens[:start], tokens[auxiliary], *tokens[by + 1 : end], tokens[by - 1], *patient, *tokens[end:]]
+    return [*tokens[:start], tokens[auxiliary], *tokens[by + 1 : end], _verb(tokens[by - 1]), *patient, *tokens[end:]]
+
+
+def _verb(participle: str) -> str:
+    """What is known to be a participle, without its strong ending: written, taken, known."""
+    if participle.endswith("en") and len(participle) > 4:
+        return _DOUBLED.sub(r"\1", participle[:-2])
+    return participle[:-1] if participle.endswith("wn") else participle
 
 
 def _question_word(lowered: list[str], position: int) -> str:
@@ -278,21 +315,38 @@ def _content(tokens: list[str]) -> list[Token]:
     while position < len(tokens):
         token, word = tokens[position], tokens[position].lower()
         number, length = read_number(tokens, position)
+        if word == "i" and content and content[-1].capital and tokens[position - 1] == content[-1].text:
+            number = "#1"  # World War I
         if number is not None:
             content.append(Token(number, token, governor, number=True))
-        elif word in LIGHT_PREPOSITIONS:
+        elif word in LIGHT_PREPOSITIONS or word in SUBORDINATORS:
             governor = word
         elif token in PUNCTUATION:
             governor, start = "", start or token in _SENTENCE_ENDS
             position += 1
             continue
-        elif word not in IGNORABLE and word not in NEGATIONS:
+        elif (word not in IGNORABLE and word not in NEGATIONS) or _is_meant(tokens, position, start=start):
             content.append(_word(token, governor, start=start))
-        if number is not None or (word not in LIGHT_PREPOSITIONS and word not in ARTICLES | PRONOUNS):
+        if number is not None or word not in LIGHT_PREPOSITIONS | SUBORDINATORS | ARTICLES | PRONOUNS:
             governor = ""
         start = False
         position += length
+    if governor in LIGHT_PREPOSITIONS:  # "what is France the capital of" is not "what is the capital of France"
+        content.append(Token(f"~{governor}", governor))
     return content
+
+
+def _is_meant(tokens: list[str], position: int, *, start: bool) -> bool:
+    """Whether a function word is none here: a name ("in May", "vitamin A"), or "do" and "have" as the main verb."""
+    token, word = tokens[position], tokens[position].lower()
+    if token[:1].isupper() and word != "i" and not start and not tokens[position - 1][:1].isupper():
+        return True
+    if word not in ("do", "have", "done"):
+        return False
+    before = [earlier.lower() for earlier in tokens[:position]]
+    if word == "have":  # "which code does Peru have" asks for "the code of Peru"; "what does a cat have" names nothing
+        return len(before) > 1 and before[0] in QUESTION_WORDS and before[1] in DO | MODALS
+    return any(earlier in DO | MODALS | {"to"} for earlier in before)
 
 
 def _word(token: str, governor: str, *, start: bool) -> Token:
@@ -314,6 +368,8 @@ def stem(word: str) -> str:
     for ending, rest in (("ies", "y"), ("sses", "ss"), ("ied", "y"), ("ying", "y")):
         if word.endswith(ending) and len(word) > len(ending) + 2:
             return word[: -len(ending)] + rest
+    if len(word) == 4 and word.endswith("ed") and word[1] != "e":  # owed, used; not feed, need
+        return word[:-1]
     for ending in ("ing", "ed", "es", "s", "ly"):
         base = word[: -len(ending)]
         if not word.endswith(ending) or len(base) < 3 or (ending == "s" and word.endswith(("ss", "us", "is"))):

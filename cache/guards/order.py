@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cache.guards.chinese import HanQuestion
 from cache.guards.difference import difference
-from cache.guards.english import Question
+from cache.guards.english import SUBORDINATORS, Question
 from cache.guards.lists import words
 
 # Prepositions that often stand for one another; all others say that a word plays another part.
@@ -20,7 +20,7 @@ def english(a: Question, b: Question) -> bool:
     pairs = difference(a, b).pairs
     for left, right in pairs:
         governors = a.content[left].governor, b.content[right].governor
-        if _turned(*governors):
+        if _turned(*governors) or (a.kind != "many" and _lost(*governors)):
             return True
     targets = [right for _, right in pairs]
     if targets == sorted(targets):
@@ -32,6 +32,15 @@ def english(a: Question, b: Question) -> bool:
     if any(bool(a.content[left].governor) != bool(b.content[right].governor) for left, right in moved):
         return True
     return not any(a.content[pairs[position][0]].governor for position in blocks[:2])
+
+
+def _lost(one: str, other: str) -> bool:
+    """Whether a preposition stands on one side only: what is in chocolate, and what is chocolate.
+
+    Not "of", which two nouns side by side do without, nor the "to" of an infinitive; nor any after "how many" ("are in
+    the system", "does the system have").
+    """
+    return bool(one) != bool(other) and not {one, other} & {"of", "to", *SUBORDINATORS}
 
 
 def _turned(one: str, other: str) -> bool:

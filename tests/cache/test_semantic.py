@@ -15,12 +15,12 @@ from cache.errors import EmbedderUnavailable
 from cache.flat_index import FlatIndex
 from cache.outcome import Reason
 from cache.policy import CachePolicy
-from cache.semantic import SemanticCache, SemanticHit, SemanticMiss
+from cache.semantic import SemanticCache, SemanticHit, SemanticMiss, embedded_text
 from cache.store import RedisStore
 from tests.cache.support import FakeClock, RedisServer, WordEmbedder, answer, chat, entry, expired, keys_of
 
 QUESTION = "What is the capital of France?"
-PARAPHRASE = "Please tell me what the capital of France is."
+PARAPHRASE = "Please tell me which is the capital of France."
 
 
 class World:
@@ -77,7 +77,7 @@ async def test_under_the_threshold_is_a_miss_whose_vector_can_be_stored(world: W
     assert isinstance(miss, SemanticMiss)
     assert miss.reason is Reason.SIMILARITY
     assert miss.vector is not None
-    assert np.array_equal(np.frombuffer(miss.vector, "<f4"), world.embedder.embedding(PARAPHRASE).vector)
+    assert np.array_equal(np.frombuffer(miss.vector, "<f4"), world.embedder.embedding(embedded_text(PARAPHRASE)).vector)
 
 
 async def test_a_near_miss_is_refused_by_a_guard_and_the_next_candidate_is_tried(world: World) -> None:
@@ -90,6 +90,14 @@ async def test_a_near_miss_is_refused_by_a_guard_and_the_next_candidate_is_tried
     hit = await world.ask(chat("Is the part 42 in the catalogue for pumps?"), threshold=0.5)
     assert isinstance(hit, SemanticHit)
     assert hit.answer == answer("42")
+
+
+def test_politeness_is_not_embedded_and_nothing_of_the_question_is_lost() -> None:
+    polite = "Hello! Could you please tell me how the tide works? Thanks a lot!"
+    assert embedded_text(polite) == embedded_text("how the tide works")
+    assert embedded_text("How does the tide work?") == "How does the tide work"
+    assert embedded_text("法国的首都？") == "法国的首都？"
+    assert embedded_text("Thanks!") != ""
 
 
 @pytest.mark.parametrize("text", ["法国的首都是哪里？", "Was ist die Hauptstadt von Frankreich?", "Где столица?"])
