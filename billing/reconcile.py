@@ -7,8 +7,8 @@ several readings.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -24,9 +24,18 @@ from billing.limits.reaper import Reaper
 from billing.limits.ticket import ReaperMeta
 from billing.quotas.quota import Shape
 from billing.quotas.registry import QUOTAS
-from billing.rollups import DIMENSIONS, SUMS, ledger_as_rollup
+from billing.rollups import BY_MODEL, DAY_S, DIMENSIONS, SUMS, ledger_as_rollup, rollup_by_day, rollup_by_model
 from billing.spend import Scope, spent_nano_usd
-from billing.tables import LedgerEntry, LimitRule, RollupMark, Tenant, UsageRollup
+from billing.tables import (
+    LedgerEntry,
+    LimitRule,
+    RollupDay,
+    RollupMark,
+    Tenant,
+    UsageByDay,
+    UsageByModel,
+    UsageRollup,
+)
 from billing.windows import Window
 
 READINGS = 3
@@ -187,18 +196,28 @@ class Reconciler:
             )
 
     async def _check_rollups(self, found: Findings) -> None:
-        """Both ways of EXCEPT over the buckets that claim to be clean, in one snapshot."""
+        """Both ways of EXCEPT over the buckets that claim to be clean; then what is derived of them. One snapshot."""
         marked = sa.select(RollupMark.bucket)
-        names = (*DIMENSIONS, "requests", *SUMS)
-        rolled = sa.select(*(getattr(UsageRollup, name) for name in names)).where(UsageRollup.bucket.not_in(marked))
-        derived = ledger_as_rollup().where(LedgerEntry.bucket.not_in(marked))
+        width: sa.ColumnElement[int] = sa.literal_column(str(DAY_S))
+        marked_days = sa.select(RollupMark.bucket - RollupMark.bucket % width)
+        pairs = (
+            (_all_of(UsageRollup, DIMENSIONS).where(UsageRollup.bucket.not_in(marked)),
+             ledger_as_rollup().where(LedgerEntry.bucket.not_in(marked))),
+            (_all_of(UsageByModel, BY_MODEL).where(UsageByModel.bucket.not_in(marked)),
+             rollup_by_model().where(UsageRollup.bucket.not_in(marked))),
+            (_all_of(UsageByDay, DIMENSIONS).where(UsageByDay.bucket.not_in(marked_days)),
+             rollup_by_day().where(
+                 (UsageRollup.bucket - UsageRollup.bucket % width).in_(sa.select(RollupDay.day)),
+                 (UsageRollup.bucket - UsageRollup.bucket % width).not_in(marked_days))),
+        )  # fmt: skip
         wrong: set[int] = set()
         async with self._db.read() as session:
             if self._db.dialect == "postgresql":
                 await session.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-            for left, right in ((rolled, derived), (derived, rolled)):
-                difference = sa.except_(left, right).subquery()
-                wrong.update(await session.scalars(sa.select(difference.c.bucket).distinct()))
+            for stored, derived in pairs:
+                for left, right in ((stored, derived), (derived, stored)):
+                    difference = sa.except_(left, right).subquery()
+                    wrong.update(await session.scalars(sa.select(difference.c.bucket).distinct()))
             count = sa.select(sa.func.count(sa.distinct(UsageRollup.bucket)))
             found.buckets_compared = await session.scalar(count) or 0
         found.buckets_wrong = sorted(wrong)
@@ -300,3 +319,7 @@ class Reconciler:
             if row.quota in QUOTAS and QUOTAS[row.quota].shape is Shape.BUDGET:
                 grouped.setdefault((row.tenant_id, zone), []).append(compile_rule(row))
         return [(tenant, zone, rules) for (tenant, zone), rules in grouped.items()]
+
+
+def _all_of(table: type[UsageRollup | UsageByModel | UsageByDay], keys: Sequence[str]) -> sa.Select[Any]:
+    return sa.select(*(getattr(table, name) for name in (*keys, "requests", *SUMS)))

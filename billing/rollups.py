@@ -1,22 +1,28 @@
 """Roll-ups by 15 minutes, UTC: derived from the ledger, bucket by bucket, whenever a bucket is marked.
 
-A mark is a row of its own written in the transaction of the ledger rows, so writers never wait for one another; the
-roller deletes the marks it has seen in the transaction that rewrites their buckets.
+From the 15 minutes two more are derived in the same transaction: by tenant and model alone, and by whole UTC day once
+it has ended. A mark is a row of its own written in the transaction of the ledger rows, so writers never wait for one
+another; the roller deletes the marks it has seen in the transaction that rewrites their buckets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from billing.clock import Clock, utc_now
 from billing.db import Database
-from billing.tables import EntryKind, LedgerEntry, RollupMark, UsageRollup
+from billing.tables import EntryKind, LedgerEntry, RollupDay, RollupMark, UsageByDay, UsageByModel, UsageRollup
 
 MAX_MARKS = 20_000  # a pass; the rest waits for the next
+MAX_DAYS = 3  # summed up in one pass
+BUCKETS_A_STATEMENT = 96
+DAY_S = 86_400
 _ADVISORY_LOCK = 0x7765_6973
+BY_MODEL = ("bucket", "tenant_id", "model")
 DIMENSIONS = (
     "bucket",
     "tenant_id",
@@ -74,40 +80,98 @@ def _whole(expression: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     return sa.cast(expression, sa.BigInteger)  # PostgreSQL sums BIGINTs to NUMERIC
 
 
-async def refresh(db: Database) -> int:
-    """Rewrite every marked bucket; returns how many. Safe to run from several gateways at once."""
+async def refresh(db: Database, *, clock: Clock = utc_now) -> int:
+    """Rewrite every marked bucket and sum up days that have ended; returns how many buckets.
+
+    Safe to run from several gateways at once.
+    """
     async with db.read() as session:
-        if await session.scalar(sa.select(RollupMark.id).limit(1)) is None:
-            return 0
+        marked = await session.scalar(sa.select(RollupMark.id).limit(1)) is not None
+        open_days = await _days_to_sum_up(session, clock)
+    if not marked and not open_days:
+        return 0
     async with db.begin() as session:
         await _lock(session, db.dialect)
         marks = (await session.execute(sa.select(RollupMark.id, RollupMark.bucket).limit(MAX_MARKS))).all()
         buckets = sorted({mark.bucket for mark in marks})
         await rewrite(session, buckets)
-        for first in range(0, len(marks), 500):
-            ids = [mark.id for mark in marks[first : first + 500]]
-            await session.execute(sa.delete(RollupMark).where(RollupMark.id.in_(ids)))
+        await _sum_up_days(session, (await _days_to_sum_up(session, clock))[:MAX_DAYS])
+        for chunk in _chunks([mark.id for mark in marks], 500):
+            await session.execute(sa.delete(RollupMark).where(RollupMark.id.in_(chunk)))
     return len(buckets)
 
 
-async def rebuild(db: Database) -> int:
+async def rebuild(db: Database, *, clock: Clock = utc_now) -> int:
     """Delete every roll-up and derive them all again, to the same bytes; returns how many buckets."""
     async with db.begin() as session:
         await _lock(session, db.dialect)
-        await session.execute(sa.delete(UsageRollup))
-        await session.execute(sa.delete(RollupMark))
+        for table in (UsageRollup, UsageByModel, UsageByDay, RollupDay, RollupMark):
+            await session.execute(sa.delete(table))
         buckets = list(await session.scalars(sa.select(LedgerEntry.bucket).distinct().order_by(LedgerEntry.bucket)))
         await rewrite(session, buckets)
+        await _sum_up_days(session, await _days_to_sum_up(session, clock))
     return len(buckets)
 
 
-async def rewrite(session: AsyncSession, buckets: Iterable[int]) -> None:
-    """Replace the roll-ups of `buckets` by what the ledger says, in this transaction."""
-    columns = [*DIMENSIONS, "requests", *SUMS]
-    for bucket in buckets:
-        await session.execute(sa.delete(UsageRollup).where(UsageRollup.bucket == bucket))
-        query = ledger_as_rollup().where(LedgerEntry.bucket == bucket)
-        await session.execute(sa.insert(UsageRollup).from_select(columns, query))
+async def rewrite(session: AsyncSession, buckets: Sequence[int]) -> None:
+    """Replace the roll-ups of `buckets`, and of the summed-up days they lie in, by what the ledger says."""
+    for chunk in _chunks(buckets, BUCKETS_A_STATEMENT):
+        await session.execute(sa.delete(UsageRollup).where(UsageRollup.bucket.in_(chunk)))
+        derived = ledger_as_rollup().where(LedgerEntry.bucket.in_(chunk))
+        await session.execute(sa.insert(UsageRollup).from_select([*DIMENSIONS, "requests", *SUMS], derived))
+        await session.execute(sa.delete(UsageByModel).where(UsageByModel.bucket.in_(chunk)))
+        narrowed = rollup_by_model().where(UsageRollup.bucket.in_(chunk))
+        await session.execute(sa.insert(UsageByModel).from_select([*BY_MODEL, "requests", *SUMS], narrowed))
+    days = {bucket - bucket % DAY_S for bucket in buckets}
+    for chunk in _chunks(sorted(days), 500):
+        await _sum_up_days(
+            session, list(await session.scalars(sa.select(RollupDay.day).where(RollupDay.day.in_(chunk))))
+        )
+
+
+def rollup_by_model() -> sa.Select[Any]:
+    """The roll-up grouped by bucket, tenant and model, without a WHERE."""
+    keys = [getattr(UsageRollup, name) for name in BY_MODEL]
+    return sa.select(*keys, *_sums_of(UsageRollup)).group_by(*keys)
+
+
+def rollup_by_day() -> sa.Select[Any]:
+    """The roll-up grouped by UTC day and every dimension, without a WHERE."""
+    width: sa.ColumnElement[int] = sa.literal_column(str(DAY_S))
+    day = UsageRollup.bucket - UsageRollup.bucket % width
+    keys = [day.label("bucket"), *(getattr(UsageRollup, name) for name in DIMENSIONS[1:])]
+    return sa.select(*keys, *_sums_of(UsageRollup)).group_by(day, *keys[1:])
+
+
+def _sums_of(table: type[UsageRollup]) -> list[sa.Label[Any]]:
+    return [_whole(sa.func.sum(getattr(table, name))).label(name) for name in ("requests", *SUMS)]
+
+
+async def _sum_up_days(session: AsyncSession, days: Sequence[int]) -> None:
+    for day in days:
+        await session.execute(sa.delete(UsageByDay).where(UsageByDay.bucket == day))
+        derived = rollup_by_day().where(UsageRollup.bucket >= day, UsageRollup.bucket < day + DAY_S)
+        await session.execute(sa.insert(UsageByDay).from_select([*DIMENSIONS, "requests", *SUMS], derived))
+        await session.execute(sa.delete(RollupDay).where(RollupDay.day == day))
+        session.add(RollupDay(day=day))
+        await session.flush()
+
+
+async def _days_to_sum_up(session: AsyncSession, clock: Clock) -> list[int]:
+    """Days with roll-ups that ended two hours ago or more and are not summed up: late rows are rare from then on."""
+    newest = await session.scalar(sa.select(sa.func.max(RollupDay.day)))
+    first = await session.scalar(
+        sa.select(sa.func.min(UsageRollup.bucket)).where(UsageRollup.bucket >= (newest or 0) + (DAY_S if newest else 0))
+    )
+    if first is None:
+        return []
+    end = int(clock().timestamp()) - 2 * 3600
+    return list(range(first - first % DAY_S, end - end % DAY_S, DAY_S))
+
+
+def _chunks(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
 
 
 async def _lock(session: AsyncSession, dialect: str) -> None:

@@ -66,6 +66,7 @@ class Billing:
         deliver: Delivery | None = None,
     ) -> None:
         self.settings = settings
+        self._clock = clock
         self.redis = redis
         self.secret = secret
         self.db = Database(settings.database_url, pool_size=settings.pool_size)
@@ -139,7 +140,7 @@ class Billing:
         self._outages_seen = seen
 
     async def _roll(self) -> int:
-        return await rollups.refresh(self.db)
+        return await rollups.refresh(self.db, clock=self._clock)
 
     async def _every(self, interval_s: float, act: Callable[[], object]) -> None:
         while True:

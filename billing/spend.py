@@ -1,8 +1,4 @@
-"""Exact sums of the ledger over a window, quick at any size: clean buckets from roll-ups, marked ones from rows.
-
-A mark commits together with the rows it stands for, and both halves are read in one statement, so that a row is
-counted once whether or not it has been rolled up.
-"""
+"""Exact sums of the ledger over a window, quick at any size, rolled up or not: what budgets are started from."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing.clock import bucket_of
-from billing.tables import LedgerEntry, RollupMark, UsageRollup
+from billing.usage_source import Table, usage_source
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -35,17 +31,21 @@ async def spent_nano_usd(session: AsyncSession, scopes: Sequence[Scope]) -> list
 
 
 def _spent(scope: Scope) -> sa.Select[Any]:
-    marked = sa.select(RollupMark.bucket)
-    halves = []
-    for table, clean in ((UsageRollup, True), (LedgerEntry, False)):
-        owner = {"tenant": table.tenant_id, "project": table.project_id, "key": table.key_id}[scope.kind]
-        query = sa.select(sa.func.coalesce(sa.func.sum(table.amount_nano_usd), 0)).where(
-            owner == scope.id,
-            table.bucket >= bucket_of(scope.start),
-            table.bucket < bucket_of(scope.end),
-            table.bucket.not_in(marked) if clean else table.bucket.in_(marked),
-        )
+    owner = {"tenant": "tenant_id", "project": "project_id", "key": "key_id"}[scope.kind]
+
+    def conditions(table: Table) -> list[sa.ColumnElement[bool]]:
+        found: list[sa.ColumnElement[bool]] = [getattr(table, owner) == scope.id]
         if scope.model is not None:
-            query = query.where(table.model == scope.model)
-        halves.append(query.scalar_subquery())
-    return sa.select(halves[0] + halves[1])
+            found.append(table.model == scope.model)
+        return found
+
+    usage = usage_source(
+        (),
+        [owner] + (["model"] if scope.model is not None else []),
+        conditions,
+        start=bucket_of(scope.start),
+        end=bucket_of(scope.end),
+        whole_days=True,
+        sums=("amount_nano_usd",),
+    )
+    return sa.select(sa.func.coalesce(sa.func.sum(usage.c.amount_nano_usd), 0))

@@ -6,9 +6,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from billing.reports import spend
 from billing.reports.report import Column, ColumnKind, Report, ReportQuery, ReportTable
-from billing.reports.usage_rows import COLUMN_OF, TIMES, grouped_usage
+from billing.reports.usage_rows import COLUMN_OF, TIMES, usage_by_names
 
 HITS = ("exact", "semantic", "single_flight")
 _MEASURES = (
@@ -27,16 +26,9 @@ _MEASURES = (
 
 async def build(session: AsyncSession, query: ReportQuery) -> ReportTable:
     """Rows by `query.by`, with a total. `hit_ratio_ppm` is hits of all requests, in parts per million."""
-    timed = any(name in TIMES for name in query.by)
-    plain = tuple(COLUMN_OF[name] for name in query.by if name not in TIMES)
-    columns = plain if "cache_outcome" in plain else (*plain, "cache_outcome")
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     total: dict[str, Any] = {}
-    for row in await grouped_usage(session, query, columns, with_bucket=timed):
-        key = tuple(
-            spend.local_period(name, row["bucket"], query.time_zone) if name in TIMES else row[COLUMN_OF[name]]
-            for name in query.by
-        )
+    for key, row in await usage_by_names(session, query, ["cache_outcome"]):
         for into in (groups.setdefault(key, dict(zip(query.by, key, strict=True))), total):
             _add(into, row)
     for into in (*groups.values(), total):

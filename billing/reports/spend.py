@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing.reports.report import Column, ColumnKind, Report, ReportQuery, ReportTable
-from billing.reports.usage_rows import COLUMN_OF, TIMES, grouped_usage
+from billing.reports.usage_rows import COLUMN_OF, TIMES, usage_by_names
 from billing.rollups import SUMS
-from billing.windows import window_of
 
 _MEASURES = (
     Column("requests", "requests", ColumnKind.COUNT),
@@ -28,17 +25,9 @@ _MEASURES = (
 
 async def build(session: AsyncSession, query: ReportQuery) -> ReportTable:
     """Rows by `query.by`; days, weeks and months are cut in `query.time_zone`. `total` sums all rows."""
-    time_names = [name for name in query.by if name in TIMES]
-    columns = tuple(COLUMN_OF[name] for name in query.by if name not in TIMES)
-    usage = await grouped_usage(session, query, columns, with_bucket=bool(time_names))
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in usage:
-        key = tuple(
-            local_period(name, row["bucket"], query.time_zone) if name in TIMES else row[COLUMN_OF[name]]
-            for name in query.by
-        )
-        into = groups.setdefault(key, dict(zip(query.by, key, strict=True)))
-        add_up(into, row)
+    for key, row in await usage_by_names(session, query):
+        add_up(groups.setdefault(key, dict(zip(query.by, key, strict=True))), row)
     total: dict[str, Any] = {}
     for into in groups.values():
         add_up(total, into)
@@ -51,17 +40,6 @@ def add_up(into: dict[str, Any], row: dict[str, Any]) -> None:
     """Add a row's requests and sums to a group's."""
     for name in ("requests", *SUMS):
         into[name] = into.get(name, 0) + (row[name] or 0)
-
-
-def local_period(name: str, bucket: int, time_zone: str) -> str:
-    """The local day (2026-12-01), week (its Monday), month (2026-12) or hour a bucket falls into."""
-    moment = datetime.fromtimestamp(bucket, UTC)
-    if name == "bucket":
-        return moment.isoformat()
-    if name == "hour":
-        return moment.astimezone(ZoneInfo(time_zone)).strftime("%Y-%m-%dT%H:00%z")
-    label = window_of(name, moment, time_zone).label
-    return label[:7] if name == "month" else label
 
 
 REPORT = Report(

@@ -156,7 +156,10 @@ async def _rows(
         return []
     if query.width == "1m":
         return await _by_minute(session, report, columns)
-    return await grouped_usage(session, report, columns, with_bucket=True)
+    width: sa.ColumnElement[int] = sa.literal_column(str(WIDTHS[query.width]))
+    return await grouped_usage(
+        session, report, columns, cut=lambda bucket: bucket - bucket % width, by_utc_day=query.width == "1d"
+    )
 
 
 async def _by_minute(session: AsyncSession, query: ReportQuery, columns: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -171,7 +174,7 @@ async def _by_minute(session: AsyncSession, query: ReportQuery, columns: tuple[s
         base = base.where(condition)
     base = base.where(LedgerEntry.accepted_at >= query.start, LedgerEntry.accepted_at < query.end)
     inner = base.subquery()
-    groups = [inner.c.minute.label("bucket"), *(inner.c[name] for name in columns)]
+    groups = [inner.c.minute.label("period"), *(inner.c[name] for name in columns)]
     sums = [sa.cast(sa.func.sum(inner.c[name]), sa.BigInteger).label(name) for name in ("requests", *SUMS)]
     keys = [inner.c.minute, *(inner.c[name] for name in columns)]
     rows = await session.execute(sa.select(*groups, *sums).group_by(*keys).order_by(*keys))
@@ -193,7 +196,7 @@ def _bucketed(
     starts = range(first, last, width)
     groups: dict[int, dict[tuple[Any, ...], dict[str, Any]]] = {start: {} for start in starts}
     for row in rows:
-        start = row["bucket"] - row["bucket"] % width
+        start = row["period"]
         key = tuple(row[name] for name in columns)
         into = groups[start].setdefault(key, {name: row[name] for name in columns})
         for name in ("requests", *SUMS):

@@ -6,9 +6,10 @@ from billing.tables.alerts import AlertDelivery, AlertEndpoint, AlertState
 from billing.tables.audit import AuditEvent
 from billing.tables.config import ConfigItem
 from billing.tables.identity import ApiKey, KeyStatus, Project, Status, Tenant
-from billing.tables.ledger import EntryKind, EntryStatus, LedgerEntry, RollupMark, UsageRollup
+from billing.tables.ledger import EntryKind, EntryStatus, LedgerEntry
 from billing.tables.limits import LimitRule
 from billing.tables.prices import Discount, GpuPrice, Price
+from billing.tables.rollups import RollupDay, RollupMark, UsageByDay, UsageByModel, UsageRollup
 
 __all__ = [
     "AlertDelivery",
@@ -26,8 +27,11 @@ __all__ = [
     "LimitRule",
     "Price",
     "Project",
+    "RollupDay",
     "RollupMark",
     "Status",
     "Tenant",
+    "UsageByDay",
+    "UsageByModel",
     "UsageRollup",
 ]

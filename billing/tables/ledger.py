@@ -1,4 +1,4 @@
-"""The ledger, and the roll-ups that are derived from it."""
+"""The ledger: what every request and adjustment amounts to."""
 
 from __future__ import annotations
 
@@ -120,49 +120,3 @@ class LedgerEntry(Base):
     queue_us: Mapped[int | None]
     origin: Mapped[str] = mapped_column(sa.String(16))  # gateway, reaper or operator
     note: Mapped[str | None] = mapped_column(sa.String(500))
-
-
-class RollupMark(Base):
-    """A bucket that has rows its roll-up may lack. Written with the rows, deleted by the roller that saw it."""
-
-    __tablename__ = "rollup_mark"
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    bucket: Mapped[int]
-
-
-class UsageRollup(Base):
-    """Sums over one bucket of 15 minutes, UTC. Derived: may be deleted and is rebuilt to the same bytes."""
-
-    __tablename__ = "usage_rollup"
-
-    bucket: Mapped[int] = mapped_column(primary_key=True)
-    tenant_id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
-    project_id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
-    key_id: Mapped[str] = mapped_column(sa.String(40), primary_key=True)
-    model: Mapped[str] = mapped_column(sa.String(200), primary_key=True)
-    endpoint: Mapped[str] = mapped_column(sa.String(32), primary_key=True)
-    upstream: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
-    service_tier: Mapped[str] = mapped_column(sa.String(16), primary_key=True)
-    batch: Mapped[bool] = mapped_column(primary_key=True)
-    cache_outcome: Mapped[str] = mapped_column(sa.String(16), primary_key=True)
-    status: Mapped[str] = mapped_column(sa.String(32), primary_key=True)
-    requests: Mapped[int]
-    input_tokens: Mapped[int]
-    cached_input_tokens: Mapped[int]
-    output_tokens: Mapped[int]
-    batch_input_tokens: Mapped[int]
-    batch_output_tokens: Mapped[int]
-    input_amount_nano: Mapped[int]
-    cached_input_amount_nano: Mapped[int]
-    output_amount_nano: Mapped[int]
-    batch_input_amount_nano: Mapped[int]
-    batch_output_amount_nano: Mapped[int]
-    adjustment_nano: Mapped[int]
-    amount_nano_usd: Mapped[int]
-    engine_us: Mapped[int]
-    cost_nano_usd: Mapped[int]
-    saved_input_tokens: Mapped[int]
-    saved_output_tokens: Mapped[int]
-    saved_nano_usd: Mapped[int]
-    latency_us: Mapped[int]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -14,15 +15,17 @@ from billing import rollups
 from billing.db import Database
 from billing.entry import TOKEN_FIELDS, Entry
 from billing.errors import Invalid, NotFound
+from billing.journal import Journal
 from billing.ledger import LedgerWriter
 from billing.prices import Rates, TokenCounts
 from billing.principal import Actor, Principal, Role
 from billing.reports.registry import report_named
 from billing.reports.report import ReportQuery
 from billing.reports.usage import UsageQuery, costs, usage
-from billing.tables import RollupMark, UsageRollup
+from billing.tables import RollupDay, RollupMark, UsageByDay, UsageByModel, UsageRollup
 from tests.billing.support import OPERATOR, START, rows_of
 
+Write = Callable[[list[Entry]], Awaitable[None]]
 RATES = Rates(
     price_id="price_1", model="m", input=37_500_000, cached_input=3_750_000, output=150_000_000, batch_input=18_750_000,
     batch_output=75_000_000, discount_ppm=150_000,
@@ -73,16 +76,15 @@ def some_rows(count: int, seed: int = 1) -> list[Entry]:
 
 
 @pytest.fixture
-async def write(db: Database, tmp_path) -> Callable[[list[Entry]], Awaitable[None]]:  # type: ignore[no-untyped-def]
-    from billing.journal import Journal
-
+async def write(db: Database, tmp_path: Path) -> AsyncIterator[Write]:
     writer = LedgerWriter(db, Journal(tmp_path / "j"))
 
     async def write_all(entries: list[Entry]) -> None:
         for first in range(0, len(entries), 100):
             await writer.write(entries[first : first + 100])
 
-    return write_all
+    yield write_all
+    await writer.stop()
 
 
 async def spend(db: Database, **query: object) -> list[dict[str, object]]:
@@ -92,14 +94,15 @@ async def spend(db: Database, **query: object) -> list[dict[str, object]]:
 
 
 async def dump(db: Database) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
     async with db.read() as session:
-        rows = await session.execute(sa.select(*UsageRollup.__table__.columns))
-    return sorted(tuple(row) for row in rows)
+        for table in (UsageRollup, UsageByModel, UsageByDay):
+            rows = await session.execute(sa.select(*table.__table__.columns))
+            found += sorted((table.__tablename__, *row) for row in rows)
+    return found
 
 
-async def test_spend_equals_the_ledger_which_equals_tokens_times_prices(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]]
-) -> None:
+async def test_spend_equals_the_ledger_which_equals_tokens_times_prices(db: Database, write: Write) -> None:
     await write(some_rows(300))
     by_hand: dict[tuple[str, str], int] = {}
     for row in await rows_of(db):
@@ -118,19 +121,49 @@ async def test_spend_equals_the_ledger_which_equals_tokens_times_prices(
         assert {(r["tenant"], r["model"]): r["amount_nano_usd"] for r in rows} == by_hand
 
 
-async def test_rollups_deleted_and_rebuilt_are_the_same_bytes(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]]
-) -> None:
+async def test_rollups_deleted_and_rebuilt_are_the_same_bytes(db: Database, write: Write) -> None:
     await write(some_rows(200))
-    await rollups.refresh(db)
+    for _ in range(4):  # a pass sums up three days at most
+        await rollups.refresh(db)
     before = await dump(db)
     await rollups.rebuild(db)
     assert await dump(db) == before
     assert len(before) > 50
 
 
+@pytest.mark.parametrize("late", [0, 10])
+async def test_every_way_of_asking_gives_the_same_sums_whatever_is_summed_up(
+    db: Database, write: Write, late: int
+) -> None:
+    """By day tables, by model, by 15 minutes or by rows: each question is checked against the rows themselves."""
+    entries = some_rows(300)
+    await write(entries[: 300 - late])
+    await rollups.refresh(db, clock=lambda: START - timedelta(days=2))  # some days are summed up, some are not
+    await rollups.refresh(db, clock=lambda: START - timedelta(days=2))
+    await write(entries[300 - late :])
+    async with db.read() as session:
+        assert await session.scalar(sa.select(sa.func.count()).select_from(RollupDay)) == 3
+    rows = await rows_of(db)
+    window = {"start": START - timedelta(days=4, hours=5), "end": START - timedelta(hours=3)}
+    names = {"tenant": "tenant_id", "key": "key_id", "model": "model", "status": "status", "cache": "cache_outcome"}
+    inside = [
+        r for r in rows if window["start"].timestamp() // 900 * 900 <= r.bucket < window["end"].timestamp() // 900 * 900
+    ]
+    for by in [(), ("model",), ("key",), ("tenant", "cache"), ("status", "key")]:
+        for chosen, query in ((rows, {}), (inside, window)):
+            expected: dict[tuple[object, ...], int] = {}
+            for row in chosen:
+                group = tuple(str(getattr(row, names[name])) for name in by)
+                expected[group] = expected.get(group, 0) + row.amount_nano_usd
+            got = await spend(db, by=by or ("tenant",), **query)
+            if not by:
+                assert sum(r["amount_nano_usd"] for r in got) == sum(expected.values())  # type: ignore[misc]
+            else:
+                assert {tuple(r[name] for name in by): r["amount_nano_usd"] for r in got} == expected
+
+
 async def test_a_row_that_comes_late_is_seen_at_once_and_rolled_up_into_its_own_bucket(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]]
+    db: Database, write: Write
 ) -> None:
     entries = some_rows(100)
     await write(entries[:90])
@@ -146,9 +179,7 @@ async def test_a_row_that_comes_late_is_seen_at_once_and_rolled_up_into_its_own_
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "Asia/Kathmandu", "Australia/Adelaide", "America/New_York", "UTC"])
-async def test_days_are_cut_where_the_tenant_lives(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]], zone: str
-) -> None:
+async def test_days_are_cut_where_the_tenant_lives(db: Database, write: Write, zone: str) -> None:
     await write(some_rows(200))
     await rollups.refresh(db)
     expected: dict[str, int] = {}
@@ -159,9 +190,7 @@ async def test_days_are_cut_where_the_tenant_lives(
     assert {r["day"]: r["amount_nano_usd"] for r in rows} == expected
 
 
-async def test_an_admin_sees_his_tenant_and_a_member_his_project(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]]
-) -> None:
+async def test_an_admin_sees_his_tenant_and_a_member_his_project(db: Database, write: Write) -> None:
     await write(some_rows(200))
     admin = Actor(kind="key", id="k", role=Role.ADMIN, tenant_id="ten_a", project_id="ten_a-p0")
     member = Actor(kind="key", id="k", role=Role.MEMBER, tenant_id="ten_a", project_id="ten_a-p0")
@@ -181,9 +210,7 @@ async def test_an_admin_sees_his_tenant_and_a_member_his_project(
 
 
 @pytest.mark.parametrize("width", ["1m", "1h", "1d"])
-async def test_usage_by_buckets_sums_to_the_ledger_page_by_page(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]], width: str
-) -> None:
+async def test_usage_by_buckets_sums_to_the_ledger_page_by_page(db: Database, write: Write, width: str) -> None:
     await write(some_rows(200))
     await rollups.refresh(db)
     seconds = {"1m": 60, "1h": 3600, "1d": 86_400}[width]
@@ -215,9 +242,7 @@ async def test_usage_by_buckets_sums_to_the_ledger_page_by_page(
     assert (pages > 1) == (width != "1d")
 
 
-async def test_costs_by_line_item_add_up_to_the_costs(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]]
-) -> None:
+async def test_costs_by_line_item_add_up_to_the_costs(db: Database, write: Write) -> None:
     await write(some_rows(200))
     query = UsageQuery(start=START - timedelta(days=6), end=START)
     async with db.read() as session:
@@ -253,9 +278,7 @@ async def test_a_usage_query_out_of_bounds_names_its_parameter(
     assert refusal.value.param == param
 
 
-async def test_requests_are_paged_newest_first_without_gaps_or_repeats(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]]
-) -> None:
+async def test_requests_are_paged_newest_first_without_gaps_or_repeats(db: Database, write: Write) -> None:
     await write(some_rows(50))
     report = report_named("requests")
     seen: list[int] = []
@@ -272,9 +295,7 @@ async def test_requests_are_paged_newest_first_without_gaps_or_repeats(
     assert seen == sorted(expected, reverse=True)
 
 
-async def test_cache_savings_count_hits_by_kind_and_what_they_saved(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]]
-) -> None:
+async def test_cache_savings_count_hits_by_kind_and_what_they_saved(db: Database, write: Write) -> None:
     await write(some_rows(200))
     rows = await rows_of(db)
     async with db.read() as session:
@@ -286,9 +307,7 @@ async def test_cache_savings_count_hits_by_kind_and_what_they_saved(
     assert table.total["hit_ratio_ppm"] == len(hits) * 1_000_000 // len(rows)
 
 
-async def test_margin_is_what_was_charged_less_what_it_cost(
-    db: Database, write: Callable[[list[Entry]], Awaitable[None]]
-) -> None:
+async def test_margin_is_what_was_charged_less_what_it_cost(db: Database, write: Write) -> None:
     await write(some_rows(100))
     async with db.read() as session:
         table = await report_named("margin").run(session, OPERATOR, ReportQuery())
