@@ -1,9 +1,9 @@
 """Does a question ask for something that changes by itself? Then no stored answer may serve it, and none is stored.
 
-No embedding shows it, so it is read off the wording: words for now, and attributes that are volatile by nature (the
-issue's list: price, stock, weather, score, status, delivery, balance, availability, opening), unless the question is
-timeless by its form ("what is a stock option", "how do I track a parcel", a translation, something quoted) or speaks
-of a past year. Published figures: docs/cache.md.
+No embedding shows it, so it is read off the wording: words for now, and attributes that are volatile by nature (price,
+stock, weather, score, status, delivery, balance, availability, opening), unless the question is timeless by its form
+("what is a stock option", "how do I track a parcel", a translation, something quoted) or speaks of a past year. A
+lexicon finds what it knows: docs/cache.md prints its figures on lists it was and was not written with.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _TIMELESS = re.compile(
     _START + r"(?:(?:translate|write|compose|draft|rewrite|define)\b"
     r"|what(?:'s| is| are) (?:an?|(?:the )?(?:meaning|difference|definition|purpose|recipe))\b"
     r"|what (?:do|does|did) .* (?:mean|do)\b|what happens\b|why do(?:es)? \w+s?\b|how do(?:es)? (?:an? |\w+ rates)"
+    r"|how do(?:es)? [^.?!]* work\b|how (?:is|are) [^.?!]*\w(?:ed|en|made)\W*$|who was the first\b"
     r"|how (?:do|can|could|should|would) (?:i|we|you|one)\b|how to\b)"
     r"|\bdifference between\b"
     r"|什么是|是什么(?!价|时)|什么意思|区别|怎么(?:用|做|写|申请|产生)|如何(?!.*(?:现在|目前))|完成时|原理"
@@ -48,6 +49,8 @@ _DONE = (
     r"(?:arrived?|shipped|delivered|paid|processed|through|succeed(?:ed)?|fail(?:ed)?|sent|received|merged|deployed|"
     r"approved)"
 )
+# What can be asked of a thing in its present state: whether it is done or going on, still, yet, already.
+_POLAR = r"^(?:\W*\w+,)? *(?:is|are|has|have|do|does|did|will|can)\b"
 _STATE = r"(?:open|closed|free|busy|crowded|full|delayed|on time|down|up|offline|online|green|red|valid)"
 _VOLATILE = (
     # prices and rates
@@ -69,6 +72,25 @@ _VOLATILE = (
     r"\bin stock\b|\bavailable\b|\bavailability of\b|\bdelayed\b|\bstill open\b|\bcan (?:i|we) still\b",
     r"\b(?:are|is) there (?:an?|any)\b.*\b(?:left|free|deals?|outages?|seats?|tables?|tickets?|warning|strike)\b",
     r"\bhow many\b.*\b(?:left|remaining|queue|ahead of)\b|\b(?:i|we) have left\b",
+    rf"{_POLAR}[^.?!]*\b(?:still|yet|already|anymore|no longer|back (?:up|in)|sold out)\b",
+    r"(?<!why )\b(?:is|are) (?:the|my|our|your) [^.?!]{1,40}\w(?:ed|ing)(?: yet| already| again)?\W*$|\bis it \w+ing\b",
+    r"\b(?:which|what|are|is) [^.?!]*\b(?:cancell?ed|postponed|disrupted|suspended|blocked|sold out)\b",
+    r"\b(?:left|remaining) (?:on|in|for|at)\b|\bhow long is the (?:queue|line|wait)\b|\bwater level\b|\boutside\W*$",
+    # a thing of the asker's or the shop's own, by its number
+    r"\b(?:flight|order|ticket|parcel|shipment|invoice|booking|train|bus)(?: number| no\.?)? #?[a-z]{0,3}\d{2,}\b",
+    r"\b(?:my|our) (?:last|latest|next) (?:payment|order|invoice|bill|appointment|delivery|statement|login|meeting)\b",
+    # counts and fill levels of the moment
+    r"\bhow many [^.?!]*\b(?:are|is) (?:\w+ing|there now|online|open|free|unread|pending)\b",
+    r"\bhow many (?:unread|open|pending|new|active|available|free|unpaid|outstanding)\b",
+    r"\bhow (?:full|busy|crowded|far has)\b",
+    r"\b(?:battery|fuel|stock|water|noise) levels?\b|\b(?:occupancy|overdue|unread|vacant|on duty|on call|on sale)\b",
+    # offers of the day, what a shop has
+    r"\bdo you (?:still |currently )?(?:have|stock|carry|sell) (?:the|this|that|any|it|these|those)\b",
+    r"\b(?:daily|weekly|today's) (?:specials?|menu|deals?|offers?)\b",
+    r"\b(?:promotion|discount|coupon)\b[^.?!]*\b(?:running|valid|on)\b",
+    r"\b(?:free|vacant|empty) (?:tables?|seats?|rooms?|slots?|spots?|spaces?|places?|desks?)\b",
+    # weather and sky
+    r"\b(?:wind speed|wind chill|snow depth|tides?|moon phase|(?:full|new) moon|rainfall|temperature (?:in|at|on))\b",
     rf"\b(?:is|are) (?!an?\b)[^.?!]*\b{_STATE}(?:\W*$| (?:on|at|from|between|until)\b)",
     r"\b(?:outages?|waiting time|wait time|how long is the wait|cpu load|on tv|calendar)\b",
     # the clock and the timetable
@@ -76,10 +98,11 @@ _VOLATILE = (
     r"\bnext (?:bus|train|flight|tram|ferry|meeting|payment|game|match)\b",
     # Chinese, German, French, Spanish
     r"天气(?!和|与)|下雨吗|股价|汇率|多少钱|价格(?!弹性)|余额|有货|库存|空位|到哪|发货|到账|延误|在线吗|堵车|比分|谁赢|新闻",
-    r"几点了|下一[班趟]|还有(?:货|票|位|空)|排队|(?:快递|包裹|订单).*(?:到|发|状态|哪)|优惠活动|什么时候(?:到|发|开门)",
-    r"\b(?:wetter|bestellung|lieferung|kontostand|wechselkurs|verfügbar|geöffnet)\b|\bwie viel kostet\b",
+    r"了吗|了没|签收|停运|还有.*吗|有没有空|空[车座房]|批下来|晚点|准点|几点了|[下近]一[班趟]|还有(?:货|票|位|空)|排队|(?:快递|包裹|订单).*(?:到|发|状态|哪)|优惠活动|什么时候(?:到|发|开门)",
+    r"\b(?:wetter|bestellung|lieferung|kontostand|wechselkurs|verfügbar|geöffnet|pünktlich|ausverkauft|verspätet)\b",
+    r"\bwie viel kostet\b",
     r"\b(?:météo|commande|solde|disponible|ouvert|pedido|saldo|abierto)\b|\btemps fait\b|\bcombien coûte\b",
-    r"\bcuánto (?:cuesta|vale)\b|\btiempo hace\b",
+    r"\bcuánto (?:cuesta|vale)\b|\btiempo hace\b|\bhay [^.?!]*\blibres?\b",
 )
 _LIVE = re.compile("|".join((*_NOW, *_VOLATILE)))
 

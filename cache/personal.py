@@ -24,14 +24,22 @@ _WORDING = re.compile(
 _FRAME = re.compile(r"\b(?:tell|show|give|help|let|remind|explain to|teach|for) me\b(?! (?:my|our))")
 _PROCEDURE = re.compile(
     r"\bhow (?:do|can|could|should|would|might) (?:i|we|you|one)\b|\bhow to\b|\b(?:way|steps?|possible|able) to\b"
-    r"|\b(?:can|may|could|should|must) (?:i|we)\b|\bdo i (?:need|have) to\b|怎么|如何|怎样|可以|能不能"
+    r"|\b(?:can|may|could|should|must) (?:i|we)\b|\bdo i (?:need|have to)\b|怎么|如何|怎样|可以|能不能"
+)
+# What belongs to the asker's relation with the house, and changes by itself.
+_AFFAIRS = (
+    r"(?:account|order|payment|card|refund|parcel|package|shipment|delivery|subscription|invoices?|bills?|claim|balance|"
+    r"application|transfer|booking|reservation|ticket|contract|credit|salary|payslip)"
 )
 _STATE = re.compile(
-    r"\b(?:do|did|have|had|am|was|will) i\b(?! (?:need|have to|want|get started))"
-    r"|\b(?:i|we) (?:have left|owe|owed|ordered|bought|paid)\b"
-    r"|\b(?:is|are|was|were|has|have|had|did|does|do|will|where|what|when|why|who|which|show|list|check|see)\b.*\b(?:my|our)\b"
-    r"|\b(?:my|our)\b.*\b(?:status|balance|account number|invoice|order|subscription)\b"
-    r"|我(?:的|们的)?.*(?:在哪|到哪|多少|几|吗|什么时候|为什么|余额|状态)"
+    r"\b(?:where|what|when|who|which|how \w+)(?:'s| is| are| was| were| will| has| have| did| does) (?:my|our)\b"
+    r"|(?:^|[.?!,:] ?)(?:is|are|was|were|has|have|had|did|does|do|will) (?:my|our)\b"
+    rf"|\bwhy (?:is|are|was|were|did|has|have|does) (?:my|our) (?:\w+ )?{_AFFAIRS}\b"
+    rf"|\b(?:of|on|in|for|from) (?:my|our) (?:\w+ )?{_AFFAIRS}\b"
+    r"|\b(?:show|list|check|give me|tell me|send me|read me) (?:\w+ )?(?:my|our)\b"
+    r"|\bdo (?:i|we) (?:still |currently |already )?(?:owe(?! tax)|have\b(?! to))|\b(?:i|we) (?:have left|still owe)\b"
+    r"|\b(?:did|have|had) (?:i|we) (?:\w+)"
+    r"|我(?:的|们的).*(?:在哪|到哪|多少|几|吗|什么时候|为什么|余额|状态)|我(?:还|已经)?[有欠剩].*(?:多少|几|吗)"
     r"|\bwo (?:ist|sind|bleibt) mein|\boù (?:est|sont) m|\bdónde está mi"
 )
 
