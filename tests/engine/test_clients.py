@@ -117,6 +117,25 @@ async def test_leaving_a_stream_frees_its_slot_and_pages(client: EngineClient, t
     await _until_idle(client)
 
 
+async def test_fifty_streams_that_are_left_give_everything_back(client: EngineClient, tokenizer: Tokenizer) -> None:
+    # Given streams of thousands of tokens: running, in the middle of a long prompt, waiting, refused
+    before = (await client.stats()).finished.get("abort", 0)
+    requests = [
+        _request(tokenizer, f"s{i}", "word " * (1 + 30 * (i % 8)), max_tokens=1000, ignore_eos=True) for i in range(50)
+    ]
+    tasks = [asyncio.ensure_future(_collect(client, request)) for request in requests]
+    await asyncio.sleep(0.5)
+    # When all leave at once
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    # Then slots and pages are back, and the engine counts whom it cut
+    await _until_idle(client)
+    left = sum(isinstance(result, asyncio.CancelledError) for result in results)
+    assert left + sum(isinstance(result, QueueFull) for result in results) == 50
+    assert (await client.stats()).finished["abort"] - before == left > 8
+
+
 async def test_neighbours_do_not_change_a_greedy_answer(client: EngineClient, tokenizer: Tokenizer) -> None:
     questions = ["What is the capital of France?", "Name three colours.", "Count to five.", "Say hello in Spanish."]
     streams = [_collect(client, _request(tokenizer, f"q{i}", q)) for i, q in enumerate(questions)]
