@@ -7,6 +7,7 @@ passes a check point, and everything that can make a long string asks first.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import threading
@@ -23,11 +24,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_TEMPLATE_CHARS = 1 << 20
 _FILTER_NAMES = (
-    "abs attr batch bool capitalize count d default dictsort escape e first float forceescape groupby int items last "
-    "length list lower map max min reject rejectattr reverse round safe select selectattr slice sort string strip sum "
-    "title trim truncate unique upper urlencode wordcount"
+    "abs attr batch bool count d default dictsort first float groupby int items last length list map max min reject "
+    "rejectattr reverse round safe select selectattr slice sort sum unique"
 )
-_FILTERS = frozenset(_FILTER_NAMES.split())
+# These print whatever they are given: its size is looked at first.
+_TEXT_FILTER_NAMES = "capitalize e escape forceescape lower string strip title trim truncate upper urlencode wordcount"
 _GLOBALS = ("range", "dict", "namespace", "joiner", "cycler")
 _GROWING_METHODS = frozenset(
     {"replace", "join", "format", "format_map", "ljust", "rjust", "center", "zfill", "expandtabs"}
@@ -62,14 +63,45 @@ def tick() -> str:
 
 def concat(*values: Any) -> str:
     """Jinja's `~` with a bound on its result."""
-    texts = [str(value) for value in values]
-    _check_chars(sum(map(len, texts)))
-    return "".join(texts)
+    _check_size(values)
+    return "".join(str(value) for value in values)
 
 
 def _check_chars(count: int) -> None:
     if count > _limits.max_chars:
         raise TemplateLimit(f"the chat template makes more than {_limits.max_chars} characters")
+
+
+def _check_size(value: Any) -> Any:
+    """Returns the value. Raises: TemplateLimit when it would print to too much text: a list may hold one long string
+    many times."""
+    if isinstance(value, str | list | tuple | dict):
+        _count_chars(value, _limits.max_chars)
+    return value
+
+
+def _count_chars(value: Any, room: int) -> int:
+    """What is left of `room` after a value's text, at least. Raises: TemplateLimit below zero."""
+    if isinstance(value, str):
+        room -= len(value)
+    elif isinstance(value, list | tuple | dict):
+        room -= 2
+        parts = value if not isinstance(value, dict) else [*value.keys(), *value.values()]
+        for part in parts:
+            room = _count_chars(part, room) - 2
+    if room < 0:
+        raise TemplateLimit(f"the chat template makes more than {_limits.max_chars} characters")
+    return room
+
+
+def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for value in args:
+            _check_size(value)
+        return function(*args, **kwargs)
+
+    return checked
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
@@ -80,9 +112,15 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self, today: Callable[[], datetime]) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols], autoescape=False
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_GenerationTag, loopcontrols],
+            autoescape=False,
+            finalize=_check_size,
         )
-        self.filters = {name: f for name, f in self.filters.items() if name in _FILTERS}
+        known = self.filters
+        self.filters = {name: known[name] for name in _FILTER_NAMES.split() if name in known}
+        self.filters |= {name: _bounded(known[name]) for name in _TEXT_FILTER_NAMES.split() if name in known}
         self.filters |= {"tojson": _tojson, "replace": _replace, "join": _join, "indent": _indent}
         self.globals = {
             k: v for k, v in self.globals.items() if k in ("range", "dict", "namespace", "joiner", "cycler")
@@ -127,15 +165,18 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
                     _check_chars(len(sequence) * max(0, count))
         if operator_ == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple):
             _check_chars(len(left) + len(right))
-        if operator_ == "%" and isinstance(left, str) and _WIDE_FORMAT.search(left):
-            raise TemplateLimit("the chat template pads text to a width above 9999")
+        if operator_ == "%" and isinstance(left, str):
+            _check_size(right)
+            if _WIDE_FORMAT.search(left):
+                raise TemplateLimit("the chat template pads text to a width above 9999")
         return super().call_binop(context, operator_, left, right)
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  # Jinja's own signature
         tick()
-        owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, str) and getattr(__obj, "__name__", "") in _GROWING_METHODS:
-            _check_growth(owner, __obj.__name__, args)
+        method = getattr(__obj, "__wrapped__", __obj)  # the sandbox hands out str.format inside a wrapper
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, str) and getattr(method, "__name__", "") in _GROWING_METHODS:
+            args = _checked_growth(owner, method.__name__, args)
         return super().call(__context, __obj, *args, **kwargs)
 
 
@@ -177,18 +218,21 @@ def _call(function: str, args: list[nodes.Expr]) -> nodes.Call:
     return nodes.Call(nodes.ImportedName(f"engine.template_sandbox.{function}"), args, [], None, None)
 
 
-def _check_growth(owner: str, method: str, args: tuple[Any, ...]) -> None:
+def _checked_growth(owner: str, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a string method that can make long strings, an iterator among them read into a list."""
+    if method == "join" and args and isinstance(args[0], Iterable) and not isinstance(args[0], str | Mapping):
+        args = (list(args[0]), *args[1:])
+        _check_chars(len(args[0]) * len(owner))
+    _check_size(args)
     if method == "replace" and len(args) >= 2 and isinstance(args[0], str) and isinstance(args[1], str):
-        _check_chars(len(owner) + owner.count(args[0]) * len(args[1]))
-    elif method == "join" and args and isinstance(args[0], Iterable):
-        items = list(args[0]) if not isinstance(args[0], str) else [args[0]]
-        _check_chars(sum(len(item) + len(owner) for item in items if isinstance(item, str)))
+        _check_chars(len(owner) + (owner.count(args[0]) if args[0] else len(owner) + 1) * len(args[1]))
     elif method in ("format", "format_map") and _WIDE_FORMAT.search(owner):
         raise TemplateLimit("the chat template pads text to a width above 9999")
-    else:
+    elif method != "replace":
         for width in args:
             if isinstance(width, int):
                 _check_chars(width * (len(owner) if method == "expandtabs" else 1))
+    return args
 
 
 def _raise_exception(message: str) -> None:
@@ -209,12 +253,12 @@ def _tojson(
     """As transformers': no HTML escapes, letters as they are."""
     if isinstance(indent, int) and indent > 16:
         raise TemplateLimit(f"the chat template indents JSON by {indent}, more than 16")
-    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    _check_chars(len(text))
-    return text
+    _check_size(value)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _replace(value: Any, old: str, new: str, count: int | None = None) -> str:
+    _check_size(value)
     text, old, new = str(value), str(old), str(new)
     _check_chars(len(text) + text.count(old) * len(new))
     return text.replace(old, new, -1 if count is None else count)
@@ -225,12 +269,13 @@ def _join(environment: jinja2.Environment, value: Iterable[Any], d: str = "", at
     items = list(value)
     if attribute is not None:
         items = [environment.getitem(item, attribute) for item in items]
-    texts = [str(item) for item in items]
-    _check_chars(sum(len(text) + len(d) for text in texts))
-    return str(d).join(texts)
+    _check_size(items)
+    _check_chars(len(items) * len(str(d)))
+    return str(d).join(str(item) for item in items)
 
 
 def _indent(value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    _check_size(value)
     text = str(value)
     pad = width if isinstance(width, str) else " " * min(int(width), 64)
     _check_chars(len(text) + (text.count("\n") + 1) * len(pad))
