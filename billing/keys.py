@@ -59,11 +59,6 @@ def digest(secret_part: str, public_id: str, pepper: bytes) -> bytes:
     return hmac.digest(pepper, f"{public_id}-{secret_part}".encode(), "sha256")
 
 
-def same(stored: bytes, computed: bytes) -> bool:
-    """Compare digests in constant time."""
-    return hmac.compare_digest(stored, computed)
-
-
 def status_of(key: ApiKey, now: datetime) -> KeyStatus:
     """Active, expired or revoked at `now`."""
     if key.revoked_at is not None:

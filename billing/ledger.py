@@ -236,7 +236,7 @@ class LedgerWriter:
                 delay = REPLAY_EVERY_S
             except Exception as exc:  # noqa: BLE001  a supervisor: SQL is away, or a file is odd; try again
                 log.warning("the journal was not replayed: %s", type(exc).__name__)
-                delay = min(30.0, delay * 2 + 0.5)
+                delay = min(5.0, delay * 2 + 0.5)
 
     async def replay(self) -> int:
         """Book what lies in the journal, of this process and of dead ones; returns how many rows were read."""
@@ -324,31 +324,4 @@ def correct(booked: LedgerEntry, truth: Entry) -> Entry:
     )
 
 
-def adjustment(
-    *,
-    request_id: str,
-    tenant_id: str,
-    project_id: str,
-    key_id: str,
-    amount_nano: int,
-    note: str,
-    clock: Clock = utc_now,
-) -> Entry:
-    """An operator's credit (negative) or debit. `request_id` makes it idempotent: the same value on every retry."""
-    return Entry(
-        request_id=request_id,
-        kind=EntryKind.ADJUSTMENT,
-        tenant_id=tenant_id,
-        project_id=project_id,
-        key_id=key_id,
-        endpoint="adjustment",
-        model="",
-        accepted_at=clock(),
-        adjustment_nano=amount_nano,
-        amount_nano_usd=amount_nano,
-        origin="operator",
-        note=note,
-    )
-
-
-__all__ = ["Booked", "LedgerCounters", "LedgerWriter", "adjustment", "correct", "insert_entries"]
+__all__ = ["Booked", "LedgerCounters", "LedgerWriter", "correct", "find_entry", "insert_entries"]

@@ -21,6 +21,7 @@ from billing.journal import Journal
 from billing.ledger import LedgerWriter
 from billing.limits.policy import Rule, compile_rule, hold_key, holds_key
 from billing.limits.reaper import Reaper
+from billing.limits.stage import MOVE, Stage
 from billing.limits.ticket import ReaperMeta
 from billing.quotas.quota import Shape
 from billing.quotas.registry import QUOTAS
@@ -163,12 +164,10 @@ class Reconciler:
         """By difference, not to a value: requests that settle meanwhile keep their place."""
         moved = 0
         for wrong in found.counters_wrong:
-            if wrong.drift < 0 or (wrong.drift and not raise_only):
-                await self._redis.hincrby(wrong.key, "used", -wrong.drift)
-                moved += 1
-            if wrong.held_drift and not raise_only:
-                await self._redis.hincrby(wrong.key, "held", -wrong.held_drift)
-                await self._redis.hincrby(wrong.key, "used", -wrong.held_drift)
+            held = 0 if raise_only else -wrong.held_drift
+            used = held - wrong.drift if wrong.drift < 0 or not raise_only else 0
+            if used or held:
+                moved += await Stage(MOVE, [wrong.key], [str(used), str(held)], int).run(self._redis)
         return moved
 
     async def _check_rows(self, found: Findings) -> None:

@@ -29,8 +29,8 @@ class Script:
 
 ADMIT, HOLD, EXTEND, SETTLE = Script("admit"), Script("hold"), Script("extend"), Script("settle")
 RELEASE, RENEW = Script("release"), Script("renew")
-SEED, CLAIM = Script("seed"), Script("claim")
-SCRIPTS = (ADMIT, HOLD, EXTEND, SETTLE, RELEASE, RENEW, SEED, CLAIM)
+SEED, CLAIM, MOVE = Script("seed"), Script("claim"), Script("move")
+SCRIPTS = (ADMIT, HOLD, EXTEND, SETTLE, RELEASE, RENEW, SEED, CLAIM, MOVE)
 
 
 class Stage(Generic[T]):

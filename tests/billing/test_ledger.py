@@ -18,7 +18,7 @@ from billing.db import Database
 from billing.entry import Entry
 from billing.errors import LedgerConflict, LedgerUnavailable
 from billing.journal import Journal
-from billing.ledger import LedgerWriter, adjustment
+from billing.ledger import LedgerWriter
 from billing.prices import Rates, TokenCounts
 from billing.principal import Principal
 from billing.sinks import Sink
@@ -325,16 +325,6 @@ async def test_a_cache_hit_charges_nothing_and_keeps_its_tokens_apart(writer: Le
     (booked,) = await rows_of(switch)
     assert (booked.amount_nano_usd, booked.input_tokens, booked.output_tokens) == (0, 0, 0)
     assert (booked.saved_input_tokens, booked.saved_output_tokens, booked.saved_nano_usd) == (100, 50, 200_000)
-
-
-async def test_a_credit_is_a_row_of_its_own(writer: LedgerWriter, switch: Switch) -> None:
-    credit = adjustment(
-        request_id="credit-1", tenant_id="ten_1", project_id="proj_1", key_id="", amount_nano=-5_000, note="outage"
-    )
-    await writer.book(credit)
-    assert (await writer.book(credit)).duplicate
-    (booked,) = await rows_of(switch)
-    assert (booked.amount_nano_usd, booked.adjustment_nano, booked.note) == (-5_000, -5_000, "outage")
 
 
 async def test_a_naive_moment_is_refused(switch: Switch) -> None:
