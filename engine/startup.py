@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,10 +40,16 @@ CPU_KV_MAX_BYTES = 4 * GIB
 
 @dataclass
 class StartupReport:
-    """Seconds of each phase, in order; `notes` hold what was chosen for settings left open."""
+    """Seconds of each phase of a start, in order."""
 
     phases: dict[str, float] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.phases[name] = time.perf_counter() - started
+        logger.info("%s %.2f", name, self.phases[name])
 
 
 @dataclass(frozen=True)
@@ -82,9 +89,8 @@ def build_core(
     device = pick_device(config)
     if device.type == "cpu":
         torch.set_num_threads(config.num_threads or default_num_threads())
-    started = time.perf_counter()
-    folder = resolve_model(config.model, cache_dir=Path(config.download_dir), dtype=config.dtype)
-    report.phases["find_model_s"] = time.perf_counter() - started
+    with report.phase("find_model_s"):
+        folder = resolve_model(config.model, cache_dir=Path(config.download_dir), dtype=config.dtype)
     return build_core_from_folder(config, folder, device=device, report=report, clock=clock)
 
 
@@ -97,54 +103,54 @@ def build_core_from_folder(
     clock: Callable[[], float],
 ) -> EngineCore:
     """As `build_core`, from a resolved folder."""
-    started = time.perf_counter()
-    load_format = "auto" if config.load_format == "gguf" else config.load_format
-    model, model_config = load_model(
-        folder,
-        dtype=config.dtype,
-        device=device,
-        load_format=load_format,
-        quantization=config.quantization,
-        max_model_len=config.max_model_len if isinstance(config.max_model_len, int) else None,
-    )
-    report.phases["load_weights_s"] = time.perf_counter() - started
-    started = time.perf_counter()
-    bounds = step_bounds(config, device, model_config.max_position)
-    layout, max_model_len = size_cache(config, model, model_config, device, bounds)
-    has_tokenizer = (folder / "tokenizer.json").is_file() or bool(config.tokenizer)
-    tokenizer = Tokenizer.from_folder(Path(config.tokenizer) if config.tokenizer else folder) if has_tokenizer else None
-    masks = GrammarMasks(tokenizer, model_config.vocab_size, model_config.eos_token_ids)
-    runner = runner_class(device)(
-        model,
-        layout,
-        device=device,
-        max_num_seqs=bounds.max_num_seqs,
-        max_model_len=max_model_len,
-        logits_width=model_config.vocab_size,
-        eos_token_ids=model_config.eos_token_ids,
-        grammars=masks,
-        deterministic=config.deterministic,
-    )
-    report.phases["make_cache_s"] = time.perf_counter() - started
-    if isinstance(runner, CudaRunner):
-        started = time.perf_counter()
-        runner.warm_up(capture=not config.enforce_eager, max_tokens=bounds.max_num_batched_tokens)
-        report.phases["capture_graphs_s"] = time.perf_counter() - started
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    return assemble_core(
-        config,
-        runner,
-        bounds,
-        make_model_info(
-            config.name,
+    with report.phase("load_weights_s"):
+        model, model_config = load_model(
             folder,
-            model_config,
-            dtype=dtype,
+            dtype=config.dtype,
+            device=device,
+            load_format="auto" if config.load_format == "gguf" else config.load_format,
+            quantization=config.quantization,
+            max_model_len=wanted_max_model_len(config),
+        )
+    bounds = step_bounds(config, device, model_config.max_position)
+    with report.phase("make_cache_s"):
+        layout, max_model_len = size_cache(config, model, model_config, device, bounds)
+        runner = runner_class(device)(
+            model,
+            layout,
+            device=device,
+            max_num_seqs=bounds.max_num_seqs,
             max_model_len=max_model_len,
-            num_parameters=num_parameters(model),
-        ),
-        clock,
+            logits_width=model_config.vocab_size,
+            eos_token_ids=model_config.eos_token_ids,
+            grammars=_make_grammars(config, folder, model_config),
+            deterministic=config.deterministic,
+        )
+    if isinstance(runner, CudaRunner):
+        with report.phase("capture_graphs_s"):
+            runner.warm_up(capture=not config.enforce_eager, max_tokens=bounds.max_num_batched_tokens)
+    info = make_model_info(
+        config.name,
+        folder,
+        model_config,
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+        max_model_len=max_model_len,
+        num_parameters=num_parameters(model),
     )
+    return assemble_core(config, runner, bounds, info, clock)
+
+
+def _make_grammars(config: EngineConfig, folder: Path, model_config: ModelConfig) -> GrammarMasks:
+    """A bare shape to be measured has no tokenizer, and so no grammars."""
+    source = Path(config.tokenizer) if config.tokenizer else folder
+    tokenizer = Tokenizer.from_folder(source) if config.tokenizer or (folder / "tokenizer.json").is_file() else None
+    return GrammarMasks(tokenizer, model_config.vocab_size, model_config.eos_token_ids)
+
+
+def wanted_max_model_len(config: EngineConfig) -> int | None:
+    """The context limit that was asked for; None when the model and the pages are to decide."""
+    length = config.max_model_len
+    return length if isinstance(length, int) and length > 0 else None
 
 
 def runner_class(device: torch.device) -> type[ModelRunner]:
@@ -212,7 +218,7 @@ def size_cache(
     config: EngineConfig, model: CausalLM, model_config: ModelConfig, device: torch.device, bounds: StepBounds
 ) -> tuple[CacheLayout, int]:
     """The pools and the context limit. Raises: ModelLoadError saying which number to lower and to what."""
-    wanted = config.max_model_len if isinstance(config.max_model_len, int) and config.max_model_len > 0 else None
+    wanted = wanted_max_model_len(config)
     if wanted is not None and wanted > model_config.max_position:
         raise ModelLoadError(
             f"max_model_len {wanted} is more than the model's {model_config.max_position} positions: lower "
