@@ -167,13 +167,13 @@ def _join_kernel(
 
 
 def choose_splits(num_seqs: int, num_kv_heads: int, max_seq_len: int, num_sms: int) -> int:
-    """Programs to split a sequence's keys over: enough for two a multiprocessor, never more than there are tiles.
+    """Programs to split a sequence's keys over: enough for three a multiprocessor, never more than there are tiles.
 
     At 64 sequences of 300 tokens and 8 KV heads (four programs a multiprocessor), one part takes 24 us where two and
     their join take 31. Depends on the padded batch and on `max_seq_len` as the caller bounds it, so a captured graph
     keeps its grid.
     """
-    wanted = max(1, 2 * num_sms // max(1, num_seqs * num_kv_heads))
+    wanted = max(1, 3 * num_sms // max(1, num_seqs * num_kv_heads))
     limit = min(_MAX_SPLITS, max(1, -(-max_seq_len // _TILE)))
     # A power of two either way: each number of parts is a kernel of its own to compile.
     return min(1 << (limit.bit_length() - 1), 1 << (wanted - 1).bit_length())

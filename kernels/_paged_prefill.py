@@ -74,21 +74,24 @@ def _attend_tiles(
             k = tl.load(k_ptrs)
         else:
             k = tl.load(k_ptrs, mask=(dims < HEAD_DIM)[None, :], other=0.0)
-        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * scale_log2
+        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee")
+        factor = scale_log2
         if SOFT_CAP:
-            scores = _soft_capped(scores, soft_cap, LOG2E)
+            scores = _soft_capped(scores * scale_log2, soft_cap, LOG2E)
+            factor = 1.0
         if MASKED:
             visible = (tokens[None, :] <= positions[:, None]) & valid[None, :]
             if WINDOWED:
                 visible = visible & (tokens[None, :] > positions[:, None] - window)
             scores = tl.where(visible, scores, float("-inf"))
-        new_best = tl.maximum(best, tl.max(scores, axis=1))
+        # The factor goes into the exponent's multiply-and-add instead of a pass of its own; it is positive.
+        new_best = tl.maximum(best, tl.max(scores, axis=1) * factor)
         if MASKED:  # a window may hide a whole tile from some rows
             shift = tl.where(new_best == float("-inf"), 0.0, new_best)
         else:
             shift = new_best
         decay = tl.exp2(best - shift)
-        probs = tl.exp2(scores - shift[:, None])
+        probs = tl.exp2(scores * factor - shift[:, None])
         if MASKED:  # masked at the load: a slot past the end may hold NaN
             v = tl.load(k_ptrs + side_stride, mask=kv_mask, other=0.0)
         elif HEAD_DIM == HEAD_PAD:
