@@ -38,7 +38,7 @@ _MAX_TILES = 8192  # counters of the split-K join
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What rides along with a product: RMSNorm of x before it, then bias, gate and residual in this order."""
+    """What rides along with a product: RMSNorm of x before it, then scales, bias, gate and residual in this order."""
 
     norm_weight: torch.Tensor | None = None
     norm_eps: float = 1e-6
@@ -46,6 +46,7 @@ class Epilogue:
     bias: torch.Tensor | None = None
     gate: str | None = None  # None, "silu" or "gelu": the weight's first half is gate, its second up
     residual: torch.Tensor | None = None
+    scales: torch.Tensor | None = None  # float32 (weight rows,), of a float8 weight: out = scales * (x @ weight.T)
 
 
 PLAIN = Epilogue()
@@ -54,6 +55,8 @@ PLAIN = Epilogue()
 def few_row_linear_ref(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue = PLAIN) -> torch.Tensor:
     if extra.norm_weight is not None:
         x = rms_norm_ref(x, extra.norm_weight, extra.norm_eps, unit_offset=extra.unit_offset)
+    if extra.scales is not None:
+        weight = (weight.to(torch.float32) * extra.scales[:, None]).to(x.dtype)
     out = F.linear(x, weight, extra.bias)
     if extra.gate is not None:
         out = silu_mul_ref(out) if extra.gate == "silu" else gelu_mul_ref(out)
@@ -72,6 +75,7 @@ def _one_row_kernel(
     x_ptr,
     weight_ptr,
     norm_ptr,
+    scales_ptr,
     bias_ptr,
     residual_ptr,
     out_ptr,
@@ -85,6 +89,7 @@ def _one_row_kernel(
     EVEN_K: tl.constexpr,
     NORM: tl.constexpr,
     UNIT_OFFSET: tl.constexpr,
+    SCALED: tl.constexpr,
     BIAS: tl.constexpr,
     GATE: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -146,10 +151,14 @@ def _one_row_kernel(
             cols = tile * BLOCK_N + ns
             live = cols < out_width
             out = tl.sum(acc, axis=1) * inverse
+            if SCALED:
+                out *= tl.load(scales_ptr + cols, mask=live, other=0.0)
             if BIAS:
                 out += tl.load(bias_ptr + cols, mask=live, other=0.0).to(tl.float32)
             if GATE > 0:
                 up_out = tl.sum(up, axis=1) * inverse
+                if SCALED:
+                    up_out *= tl.load(scales_ptr + out_width + cols, mask=live, other=0.0)
                 if BIAS:
                     up_out += tl.load(bias_ptr + out_width + cols, mask=live, other=0.0).to(tl.float32)
                 out = _gated(out, up_out, GATE)
@@ -167,6 +176,7 @@ def _few_row_kernel(
     x_ptr,
     weight_ptr,
     norm_ptr,
+    scales_ptr,
     bias_ptr,
     residual_ptr,
     out_ptr,
@@ -186,6 +196,7 @@ def _few_row_kernel(
     EVEN_K: tl.constexpr,
     NORM: tl.constexpr,
     UNIT_OFFSET: tl.constexpr,
+    SCALED: tl.constexpr,
     BIAS: tl.constexpr,
     GATE: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -205,7 +216,7 @@ def _few_row_kernel(
     per_split = tl.cdiv(tl.cdiv(depth, BLOCK_K), SPLIT_K) * BLOCK_K
     begin = split * per_split
     end = tl.minimum(begin + per_split, depth)
-    dot_type = tl.float32 if FLOAT32_DOT else x_ptr.dtype.element_ty
+    dot_type = tl.float32 if FLOAT32_DOT else x_ptr.dtype.element_ty  # a float8 weight widens in registers
 
     weights = weight_ptr + tl.where(live, cols, 0).to(tl.int64)[:, None] * weight_stride + ks[None, :]
     half = out_width.to(tl.int64) * weight_stride
@@ -261,6 +272,10 @@ def _few_row_kernel(
         inverse = tl.rsqrt(totals / depth + eps)[None, :]
         acc = acc * inverse
         up = up * inverse
+    if SCALED:
+        acc *= tl.load(scales_ptr + cols, mask=live, other=0.0)[:, None]
+        if GATE > 0:
+            up *= tl.load(scales_ptr + out_width + cols, mask=live, other=0.0)[:, None]
     if BIAS:
         acc += tl.load(bias_ptr + cols, mask=live, other=0.0).to(tl.float32)[:, None]
         if GATE > 0:
@@ -290,10 +305,15 @@ class Shape:
     num_stages: int
 
 
-def choose_shape(rows: int, out_width: int, depth: int, gated: bool, element_size: int) -> Shape:
+def choose_shape(
+    rows: int, out_width: int, depth: int, gated: bool, element_size: int = 2, weight_size: int = 2
+) -> Shape:
     """The shapes that read weights fastest on an H200 (benchmarks/kernels/few_row_linear.py)."""
     if element_size > 2:
         return Shape(64, 32, 1, 4, 2)
+    if weight_size == 1:
+        split = 2 if not gated and out_width <= 64 * 64 and depth >= 2048 else 1
+        return Shape(64, 128 if rows <= 64 else 64, split, 4, 4)
     if out_width > 32768 and not gated:
         return Shape(128, 128, 1, 8, 4)
     split = 2 if not gated and out_width <= 64 * 64 and depth >= 2048 else 1
@@ -337,6 +357,7 @@ def _one_row(
         x,
         weight,
         x if extra.norm_weight is None else extra.norm_weight,
+        x if extra.scales is None else extra.scales,
         x if extra.bias is None else extra.bias,
         x if extra.residual is None else extra.residual,
         out,
@@ -357,6 +378,7 @@ def _flags(x: torch.Tensor, extra: Epilogue) -> dict[str, bool | int]:
     return {
         "NORM": extra.norm_weight is not None,
         "UNIT_OFFSET": extra.unit_offset,
+        "SCALED": extra.scales is not None,
         "BIAS": extra.bias is not None,
         "GATE": 0 if extra.gate is None else 1 if extra.gate == "silu" else 2,
         "RESIDUAL": extra.residual is not None,
@@ -370,7 +392,7 @@ def _few_rows(
     num_rows, depth = x.shape
     width = out.shape[1]
     rows = max(16, triton.next_power_of_2(num_rows))
-    shape = shape or choose_shape(rows, width, depth, extra.gate is not None, x.element_size())
+    shape = shape or choose_shape(rows, width, depth, extra.gate is not None, x.element_size(), weight.element_size())
     tiles = triton.cdiv(width, shape.block_n)
     partial = out
     if shape.split_k > 1:
@@ -380,6 +402,7 @@ def _few_rows(
         x,
         weight,
         x if extra.norm_weight is None else extra.norm_weight,
+        x if extra.scales is None else extra.scales,
         x if extra.bias is None else extra.bias,
         x if extra.residual is None else extra.residual,
         out,
@@ -410,6 +433,8 @@ def _check(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue) -> int:
     if extra.gate not in (None, "silu", "gelu") or (extra.gate and weight.shape[0] % 2):
         raise ValueError(f"few_row_linear: gate {extra.gate!r} over a weight of {weight.shape[0]} rows")
     width = weight.shape[0] // 2 if extra.gate else weight.shape[0]
+    if (weight.dtype == torch.float8_e4m3fn) != (extra.scales is not None):
+        raise ValueError(f"few_row_linear: scales go with a float8 weight and with no other, got {weight.dtype}")
     if extra.residual is not None and extra.residual.shape != (x.shape[0], width):
         raise ValueError(f"few_row_linear: residual {tuple(extra.residual.shape)}, output ({x.shape[0]}, {width})")
     return width
@@ -418,7 +443,8 @@ def _check(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue) -> int:
 def few_row_linear(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue = PLAIN) -> torch.Tensor:
     """residual + gate(rms_norm(x) @ weight.T + bias), of which each part but the product is optional.
 
-    Args: x (num_rows, depth), num_rows up to MAX_ROWS (MAX_GATED_ROWS) on a GPU; weight (width, depth), last strides 1.
+    Args: x (num_rows, depth), num_rows up to MAX_ROWS (MAX_GATED_ROWS) on a GPU; weight (width, depth), in x's dtype or
+    float8_e4m3fn with scales; last strides 1.
     Returns: (num_rows, width), or half that width with a gate, in x's dtype.
     Raises: ValueError on other shapes, or more rows than that.
     """
@@ -446,7 +472,7 @@ def takes_few_rows(x: torch.Tensor, weight: torch.Tensor, *, gated: bool = False
         and x.dim() == 2
         and 0 < x.shape[0] <= (MAX_GATED_ROWS if gated else MAX_ROWS)
         and x.element_size() == 2
-        and weight.dtype == x.dtype
+        and weight.dtype in (x.dtype, torch.float8_e4m3fn)
         and x.stride(1) == 1
     )
 

@@ -9,9 +9,13 @@ from torch import nn
 
 from engine.errors import ModelLoadError
 from engine.layers.linear import Linear, WeightForm
-from engine.quant import int4, int8
+from engine.quant import fp8, int4, int8
 
-FORMATS: dict[str, Callable[[torch.Tensor], WeightForm]] = {"int8": int8.quantize, "int4": int4.quantize}
+FORMATS: dict[str, Callable[[torch.Tensor], WeightForm]] = {
+    "int8": int8.quantize,
+    "int4": int4.quantize,
+    "fp8": fp8.quantize,
+}
 
 
 def quantize_model(model: nn.Module, name: str) -> None:

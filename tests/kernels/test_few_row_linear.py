@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import kernels.few_row_linear as module
 from kernels.few_row_linear import Epilogue, Shape, few_row_linear, few_row_linear_ref
+from kernels.fp8_quantize import fp8_quantize_ref
 
 EPILOGUES = ["plain", "norm", "gemma_norm_bias", "silu", "gelu_norm_bias", "residual"]
 
@@ -45,6 +48,20 @@ def test_parts_of_k_join_exactly_once_launch_after_launch(device, kind, monkeypa
     # When launched twice, then both are right: the counters were set back
     for _ in range(2):
         torch.testing.assert_close(few_row_linear(x, weight, extra).double(), expected, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(1, "plain"), (1, "gelu_norm_bias"), (5, "plain"), (5, "gelu_norm_bias")])
+def test_a_float8_weight_widens_and_takes_its_scales(device, rows, kind):
+    x = torch.randn(rows, 96, device=device)
+    weight, scales = fp8_quantize_ref(torch.randn(34, 96, device=device))
+    extra = replace(_epilogue(kind, rows, 34, 96, device), scales=scales.flatten())
+    expected = few_row_linear_ref(x, weight, extra)
+    torch.testing.assert_close(few_row_linear(x, weight, extra), expected, rtol=1e-4, atol=2e-4)
+
+
+def test_a_float8_weight_without_scales_is_refused():
+    with pytest.raises(ValueError, match="scales go with a float8 weight"):
+        few_row_linear(torch.zeros(1, 8), torch.zeros(3, 8).to(torch.float8_e4m3fn))
 
 
 def test_a_row_does_not_depend_on_the_other_rows(device):

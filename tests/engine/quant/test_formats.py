@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from engine import LLM, SamplingParams
 from engine.errors import ModelLoadError
 from engine.loader import load_model, num_parameters
+from engine.quant.fp8 import Fp8Weight
 from engine.quant.int4 import Int4Weight
 from engine.quant.int8 import Int8Weight
 from engine.quant.registry import FORMATS
 from tests.engine.models.checkpoints import make_checkpoint
 
-# Largest error of a weight beside the spread of its row (int8) or group (int4): half a step, and bf16's rounding.
-STEP = {"int8": 1 / 127, "int4": 1 / 15}
+# Largest error of a weight beside the spread of its row (int8, fp8) or group (int4): half a step, and bf16's rounding.
+STEP = {"int8": 1 / 127, "int4": 1 / 15, "fp8": 1 / 16}
 
 
 def _weight(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
@@ -26,7 +27,9 @@ def _weight(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     return (torch.randn(shape, generator=generator) * rows).to(dtype)
 
 
-def _reference(name: str, weight: torch.Tensor) -> Int8Weight | Int4Weight:
+def _reference(name: str, weight: torch.Tensor) -> Int8Weight | Int4Weight | Fp8Weight:
+    if name == "fp8":
+        return Fp8Weight(weight)
     return Int8Weight(weight) if name == "int8" else Int4Weight(weight, native=False)
 
 
@@ -52,7 +55,7 @@ def test_a_quantized_product_equals_the_dequantized_one(
 def test_a_weight_is_off_by_half_a_step_at_most(name: str, dtype: torch.dtype) -> None:
     weight = _weight((48, 576), dtype)
     error = (_reference(name, weight).dequantized().float() - weight.float()).abs()
-    spread = weight.float().abs().amax(1, keepdim=True) * (1 if name == "int8" else 2)
+    spread = weight.float().abs().amax(1, keepdim=True) * (2 if name == "int4" else 1)
     slack = 1e-6 if dtype is torch.float32 else 2e-2
     assert (error <= spread * (0.51 * STEP[name] + slack)).all()
 
@@ -64,7 +67,7 @@ def test_constant_and_zero_groups_survive() -> None:
         torch.testing.assert_close(form.dequantized(), weight, atol=1e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "share"), [("int8", 0.55), ("int4", 0.35)])
+@pytest.mark.parametrize(("name", "share"), [("int8", 0.55), ("int4", 0.35), ("fp8", 0.55)])
 def test_a_quantized_form_is_smaller(name: str, share: float) -> None:
     weight = _weight((64, 576), torch.bfloat16)
     held = sum(buffer.numel() * buffer.element_size() for buffer in FORMATS[name](weight).buffers())
@@ -91,7 +94,7 @@ def test_what_cannot_be_quantized_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="int8' does not reach the weights of a mixture of experts"):
         load_model(tmp_path / "moe", quantization="int8")
     make_checkpoint("llama", tmp_path / "dense")
-    with pytest.raises(ModelLoadError, match="quantization 'int3' is not supported, only int8, int4"):
+    with pytest.raises(ModelLoadError, match="quantization 'int3' is not supported, only int8, int4, fp8"):
         load_model(tmp_path / "dense", quantization="int3")
     with pytest.raises(ModelLoadError, match="multiple of 32, a layer's is 40"):
         Int4Weight(torch.zeros(8, 40))
