@@ -11,7 +11,7 @@ import torch
 from kernels._paged_decode import _LOG2E, _soft_capped
 from kernels._triton import dependent_launch, dots_in_float32, jit_for_varying, tl, triton
 
-_TUNED = (256, 64, 8, 3)  # rows, key tile, warps, stages for 16-bit heads of up to 128
+_TUNED = (256, 64, 8, 4)  # rows, key tile, warps, stages for 16-bit heads of up to 128
 
 
 @triton.jit

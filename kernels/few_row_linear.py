@@ -305,15 +305,10 @@ class Shape:
     num_stages: int
 
 
-def choose_shape(
-    rows: int, out_width: int, depth: int, gated: bool, element_size: int = 2, weight_size: int = 2
-) -> Shape:
+def choose_shape(rows: int, out_width: int, depth: int, gated: bool, element_size: int = 2) -> Shape:
     """The shapes that read weights fastest on an H200 (benchmarks/kernels/few_row_linear.py)."""
     if element_size > 2:
         return Shape(64, 32, 1, 4, 2)
-    if weight_size == 1:
-        split = 2 if not gated and out_width <= 64 * 64 and depth >= 2048 else 1
-        return Shape(64, 128 if rows <= 64 else 64, split, 4, 4)
     if out_width > 32768 and not gated:
         return Shape(128, 128, 1, 8, 4)
     split = 2 if not gated and out_width <= 64 * 64 and depth >= 2048 else 1
@@ -334,8 +329,12 @@ class OneRowShape:
     programs_per_sm: int
 
 
-def choose_one_row_shape(out_width: int, depth: int, gated: bool) -> OneRowShape:
-    """The fastest of 114 on an H200, found in a whole step's chain of launches (benchmarks/kernels)."""
+def choose_one_row_shape(out_width: int, depth: int, gated: bool, weight_size: int = 2) -> OneRowShape:
+    """The fastest of 114 on an H200, found in a whole step's chain of launches; of 14 for float8 weights."""
+    if weight_size == 1:
+        if depth > 8192:
+            return OneRowShape(2, 2048, 4, 8)
+        return OneRowShape(2, 4096, 4, 8) if out_width <= 4096 else OneRowShape(4, 1024, 4, 8)
     if gated:
         return OneRowShape(4, 2048, 4, 4)
     if out_width > 32768:
@@ -350,7 +349,7 @@ def _one_row(
 ) -> None:
     depth = x.shape[1]
     width = out.shape[1]
-    shape = shape or choose_one_row_shape(width, depth, extra.gate is not None)
+    shape = shape or choose_one_row_shape(width, depth, extra.gate is not None, weight.element_size())
     block_k = min(shape.block_k, triton.next_power_of_2(depth))
     programs = num_multiprocessors(x.device.index or 0) * shape.programs_per_sm
     _one_row_kernel[(min(triton.cdiv(width, shape.block_n), programs),)](
@@ -392,7 +391,7 @@ def _few_rows(
     num_rows, depth = x.shape
     width = out.shape[1]
     rows = max(16, triton.next_power_of_2(num_rows))
-    shape = shape or choose_shape(rows, width, depth, extra.gate is not None, x.element_size(), weight.element_size())
+    shape = shape or choose_shape(rows, width, depth, extra.gate is not None, x.element_size())
     tiles = triton.cdiv(width, shape.block_n)
     partial = out
     if shape.split_k > 1:
@@ -466,11 +465,16 @@ def few_row_linear(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue = PLAI
 
 
 def takes_few_rows(x: torch.Tensor, weight: torch.Tensor, *, gated: bool = False) -> bool:
-    """Whether `few_row_linear` is the faster way for this product: few rows of 16 bits on a GPU."""
+    """Whether `few_row_linear` is the faster way for this product: few rows of 16 bits on a GPU.
+
+    A float8 weight streams for one row; widening it in registers for the tensor cores takes longer than their own
+    product of float8 rows (16 rows of Llama-3-8B's down projection: 30 us at best, its bytes take 14).
+    """
+    most = MAX_GATED_ROWS if gated else MAX_ROWS
     return (
         uses_triton(x)
         and x.dim() == 2
-        and 0 < x.shape[0] <= (MAX_GATED_ROWS if gated else MAX_ROWS)
+        and 0 < x.shape[0] <= (1 if weight.element_size() == 1 else most)
         and x.element_size() == 2
         and weight.dtype in (x.dtype, torch.float8_e4m3fn)
         and x.stride(1) == 1

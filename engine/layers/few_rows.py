@@ -22,7 +22,7 @@ def fits_few_rows(x: torch.Tensor, *layers: torch.nn.Module) -> bool:
 def fits_gated_rows(x: torch.Tensor, layer: Linear) -> bool:
     """Whether one pass over gate and up is the faster way, which it stays for more rows than plain products."""
     held = _held(layer)
-    return held is not None and takes_few_rows(x, held[0], gated=held[1] is None)
+    return held is not None and takes_few_rows(x, held[0], gated=True)
 
 
 def _held(layer: Linear) -> tuple[torch.Tensor, torch.Tensor | None] | None:

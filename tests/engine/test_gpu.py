@@ -15,6 +15,7 @@ import torch
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.cuda_runner import CudaRunner
+from engine.quant.fp8 import Fp8Weight
 from engine.startup import StartupReport, build_core_from_folder
 from tests.engine.core_harness import SHAPE, VOCAB, WINDOWED, leaked_pages, make_core, prompt, request, run
 
@@ -97,6 +98,22 @@ def test_seeded_draws_do_not_depend_on_neighbours_and_follow_their_parameters(tm
     narrow = request("k", prompt(9), temperature=5.0, top_k=1, max_tokens=20, seed=8, ignore_eos=True)
     greedy = request("g", prompt(9), temperature=0.0, max_tokens=20, ignore_eos=True)
     assert run(core, [narrow])["k"] == run(core, [greedy])["g"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 64, 300])
+def test_float8_products_stay_near_the_dequantised_ones(rows):
+    weight = torch.randn(768, 512, device="cuda", dtype=torch.bfloat16)
+    form = Fp8Weight(weight)
+    x = torch.randn(rows, 512, device="cuda", dtype=torch.bfloat16)
+    expected = x.double() @ form.dequantized().double().T
+    off = (form(x).double() - expected).norm() / expected.norm()
+    # One row is not quantized; of more, each value is within 1/16 and the errors average out.
+    assert float(off) < (0.01 if rows == 1 else 0.04)
+
+
+def test_a_float8_model_answers_on_every_path(tmp_path):
+    core = gpu_core(tmp_path, WIDE, quantization="fp8", max_num_seqs=16)
+    assert all(len(tokens) == 24 for tokens in run(core, _greedy(20)).values())
 
 
 def test_no_graph_is_captured_in_steady_state(tmp_path):
