@@ -33,6 +33,7 @@ from gateway.errors import GatewayError, error_response
 from gateway.metrics import Metrics
 from gateway.middleware import EXPOSED_HEADERS, RequestContext
 from gateway.parts import Overrides, Parts, running
+from gateway.planes import Planes
 from gateway.settings import Settings
 
 DATA_PLANE = (
@@ -74,7 +75,7 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
         logging_config=None,
         state=State({"strict_fields": settings.strict_fields}),
     )
-    app.asgi_handler = RequestContext(app.asgi_handler, metrics)
+    app.asgi_handler = RequestContext(app.asgi_handler, metrics, Planes(settings))
     return app
 
 

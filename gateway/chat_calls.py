@@ -79,5 +79,6 @@ class ChatCalls:
             continue_final_message=continue_final,
             template_kwargs=kwargs or None,
             truncation=data.truncation or "disabled",
+            template_source=data.chat_template,
             reserve_tokens=data.max_completion_tokens or data.max_tokens or 1,
         )

@@ -10,11 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
+import msgspec
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from billing.ids import new_id
+from gateway.errors import NotFound, clip
 from gateway.metrics import Metrics
+from gateway.planes import Planes
 
 log = logging.getLogger("gateway.access")
 
@@ -32,10 +35,15 @@ class RequestContext:
     """The ASGI wrapper. `new_request_id` is replaced in tests."""
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, new_request_id: Callable[[], str] = lambda: new_id("req")
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        planes: Planes,
+        new_request_id: Callable[[], str] = lambda: new_id("req"),
     ) -> None:
         self._app = app
         self._metrics = metrics
+        self._planes = planes
         self._new_request_id = new_request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,7 +52,10 @@ class RequestContext:
             return
         exchange = _HttpExchange(scope, send, self._new_request_id())
         try:
-            await self._app(scope, receive, exchange.send)
+            if self._planes.serves(_port(scope), scope["path"]):
+                await self._app(scope, receive, exchange.send)
+            else:
+                await _unknown_url(exchange.method, scope["path"], exchange.send)
         finally:
             self._finished(scope, exchange)
 
@@ -103,6 +114,21 @@ class _HttpExchange:
             printable = "".join(char if " " <= char <= "~" else "?" for char in names)
             headers.append((b"x-weir-warning", f"ignored unknown fields: {printable}"[:1000].encode()))
         return headers
+
+
+def _port(scope: Scope) -> int | None:
+    """The port the request came in on; None where the server does not say (a Unix socket)."""
+    server = scope.get("server")
+    return server[1] if server else None
+
+
+async def _unknown_url(method: str, path: str, send: Send) -> None:
+    """Another plane's path: here it does not exist."""
+    error = NotFound(f"Invalid URL ({method} {clip(path)})")
+    body = msgspec.json.encode(error.envelope())
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": error.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _route(scope: Scope) -> str:

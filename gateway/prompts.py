@@ -16,6 +16,7 @@ import msgspec
 
 from engine.chat_template import ChatTemplate
 from engine.errors import InvalidRequest as EngineInvalidRequest
+from engine.errors import ModelLoadError
 from engine.tokenizer import Tokenizer
 from engine.types import ModelInfo
 from gateway.errors import InvalidRequest
@@ -66,10 +67,12 @@ class TextModel:
         template_kwargs: dict[str, Any] | None = None,
         truncation: str = "disabled",
         reserve_tokens: int = 1,
+        template_source: str | None = None,
     ) -> Prompt:
         """The rendered messages. `truncation` auto drops the oldest turns, middle those between head and tail, until
-        `reserve_tokens` fit behind the prompt. Raises: InvalidRequest for no template, or messages it refuses."""
-        template = self.template
+        `reserve_tokens` fit behind the prompt. `template_source` is the request's own template, where the server allows
+        one. Raises: InvalidRequest for no template, or messages it refuses."""
+        template = self.template if template_source is None else await self._own_template(template_source)
         if template is None:
             raise InvalidRequest(
                 f"The model `{self.info.name}` has no chat template: it is a base model. Use /v1/completions.",
@@ -85,9 +88,20 @@ class TextModel:
                 template_kwargs=template_kwargs,
             )
 
-        size = sum(_size(message) for message in messages) + (1 << 20 if template_kwargs else 0)
+        foreign_logic = template_kwargs or template_source is not None
+        size = sum(_size(message) for message in messages) + (1 << 20 if foreign_logic else 0)
         budget = self.info.max_model_len - max(1, reserve_tokens)
         return await self._run(size, lambda: _truncated(messages, encode, truncation, budget))
+
+    async def _own_template(self, source: str) -> ChatTemplate:
+        """A caller's template, under the same limits. Raises: InvalidRequest if it does not compile."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._pool, lambda: ChatTemplate(source, self.tokenizer, name="request"))
+        except ModelLoadError as exc:
+            raise InvalidRequest(
+                "Invalid 'chat_template': the template does not compile.", param="chat_template", code="invalid_value"
+            ) from exc
 
     async def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """A plain prompt's ids, with one BOS where the model wants it."""

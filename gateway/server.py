@@ -17,6 +17,7 @@ import uvicorn
 from gateway.demo import Demo, ensure_demo, greeting, write_env
 from gateway.embedded_redis import DataDirLock, EmbeddedRedis
 from gateway.logs import configure_logging
+from gateway.planes import Planes
 from gateway.settings import Settings
 from gateway.startup import StartupError
 
@@ -51,8 +52,9 @@ def serve(settings: Settings, *, demo: bool) -> None:
     steps = Steps()
     try:
         with contextlib.ExitStack() as stack:
-            listener = _listen(settings)
-            stack.callback(listener.close)
+            listeners = [_listen(settings, port) for port in (settings.port, *Planes(settings).ports)]
+            for listener in listeners:
+                stack.callback(listener.close)
             if not settings.redis_url:
                 settings = msgspec.structs.replace(settings, redis_url=_start_redis(settings, steps, stack))
             _migrate(settings, steps)
@@ -61,23 +63,21 @@ def serve(settings: Settings, *, demo: bool) -> None:
                 with steps.step("demo") as say:
                     made = ensure_demo(settings)
                     say(f"tenant {made.tenant}, project {made.project}, key in {made.env_path}")
-            _run(settings, listener, steps, made)
+            _run(settings, listeners, steps, made)
     finally:
         lock.release()
 
 
-def _listen(settings: Settings) -> socket.socket:
+def _listen(settings: Settings, port: int) -> socket.socket:
     # Bound before the model is loaded: a busy port is told at once, not after a minute of loading.
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((settings.host, settings.port))
+        listener.bind((settings.host, port))
     except OSError as exc:
         listener.close()
-        raise StartupError(
-            f"cannot listen on {settings.host}:{settings.port}: {exc.strerror}; give another --port"
-        ) from exc
+        raise StartupError(f"cannot listen on {settings.host}:{port}: {exc.strerror}; give another port") from exc
     return listener
 
 
@@ -120,12 +120,12 @@ class _Server(uvicorn.Server):
             self._on_ready()
 
 
-def _run(settings: Settings, listener: socket.socket, steps: Steps, made: Demo | None) -> None:
+def _run(settings: Settings, listeners: list[socket.socket], steps: Steps, made: Demo | None) -> None:
     from gateway.app import create_app
 
     scheme = "https" if settings.ssl_certfile else "http"
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104 - shown, not bound
-    base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}{settings.root_path}"
+    base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{listeners[0].getsockname()[1]}{settings.root_path}"
     begun = time.perf_counter()
 
     def ready() -> None:
@@ -138,7 +138,7 @@ def _run(settings: Settings, listener: socket.socket, steps: Steps, made: Demo |
     app = create_app(settings)
     config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, **_uvicorn_options(settings))
     server = _Server(config, ready)
-    server.run(sockets=[listener])
+    server.run(sockets=listeners)
     if not server.started:
         raise StartupError("the application did not start; the log above says why")
 

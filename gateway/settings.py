@@ -237,6 +237,10 @@ def _cross_checks(own: Mapping[str, Any]) -> Iterable[str]:
     for name in ("ssl_certfile", "ssl_keyfile"):
         if own.get(name) and not Path(own[name]).is_file():
             yield f"{name} = {own[name]!r}: no such file"
+    ports = [(name, own[name]) for name in ("port", "admin_port", "metrics_port") if own.get(name)]
+    for number, (name, port) in enumerate(ports):
+        if port in [taken for _, taken in ports[:number]]:
+            yield f"{name} = {port}: another listener has that port; planes listen apart or, with 0, together"
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:

@@ -357,6 +357,20 @@ async def test_a_callers_template_is_refused(gateway: Gateway, fields: dict[str,
     assert "chat_template" in error_of(await gateway.chat(**fields))["param"]
 
 
+async def test_a_callers_template_is_used_where_the_server_allows_it(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway(allow_request_chat_template=True)
+
+    own = await gateway.chat("hi", chat_template="<{{ messages[0].content }}>")
+    bomb = await gateway.chat("hi", chat_template=_BOMB)
+    broken = await gateway.chat("hi", chat_template="{% for %}")
+
+    assert own.status_code == 200
+    assert prompt_of(gateway) == "<hi>"
+    assert error_of(bomb)["param"] == "messages"
+    assert error_of(broken)["param"] == "chat_template"
+    assert (await gateway.client.get("/health")).status_code == 200
+
+
 async def test_an_answer_is_continued_where_it_stops(gateway: Gateway) -> None:
     turns = ({"role": "user", "content": "count"}, {"role": "assistant", "content": "one, two, "})
 
