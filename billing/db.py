@@ -179,8 +179,9 @@ async def upgrade(url: str | URL, revision: str = "head") -> None:
     from alembic import command
 
     engine = create_engine(url)
+    writing = engine.execution_options(**{_WRITES: True})  # SQLite: a second migrator waits before it reads the version
     try:
-        async with engine.connect() as connection:
+        async with writing.connect() as connection:
             await connection.run_sync(lambda c: command.upgrade(alembic_config(c), revision))
             await connection.commit()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -44,3 +45,30 @@ def test_upgrade_works_from_an_empty_folder_without_any_configuration_file(tmp_p
     env = {**os.environ, "PYTHONPATH": str(root)}
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True, timeout=60)
     assert (tmp_path / "weir.db").stat().st_size > 0
+
+
+async def test_three_gateways_that_start_together_migrate_once(empty_url: str) -> None:
+    script = f"import asyncio; from billing.db import upgrade; asyncio.run(upgrade({empty_url!r}))"
+    env = {**os.environ, "PYTHONPATH": str(Path(db.__file__).parents[1])}
+    started = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", script, env=env, stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    errors = [(await process.communicate())[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], errors
+    await db.check(empty_url)
+
+
+async def test_buckets_rolled_up_before_there_were_sums_by_model_are_marked_to_be_done_again(empty_url: str) -> None:
+    from billing.tables import RollupMark, UsageRollup
+
+    await db.upgrade(empty_url, "0006")
+    engine = db.create_engine(empty_url)
+    values = {c.name: 0 if isinstance(c.type, sa.Integer) else "x" for c in UsageRollup.__table__.columns}
+    values |= {"batch": False, "bucket": 900}
+    async with engine.begin() as connection:
+        await connection.execute(sa.insert(UsageRollup).values(**values))
+    await db.upgrade(empty_url)
+    async with engine.connect() as connection:
+        assert list(await connection.scalars(sa.select(RollupMark.bucket))) == [900]
+    await engine.dispose()
