@@ -42,7 +42,7 @@ from billing.windows import Window
 REDIS_ERRORS = (RedisError, OSError, TimeoutError)
 PROBE_EVERY_S = 0.5  # while Redis is away one request in this time finds out whether it is back
 MAX_PENDING = 50_000
-_BEAT_CHUNK = 200
+_BEAT_CHUNK = 32  # at once: heartbeats must not use up the connections that requests need
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from sqlalchemy.exc import SQLAlchemyError
 
 from billing.clock import Clock, utc_now
 from billing.db import Database
@@ -53,6 +55,7 @@ class Reaper:
         self._away = False
         self._quiet_until = 0.0
         self.num_reaped = 0
+        self.num_failed = 0
 
     async def reap(self) -> int:
         """One pass over all tenants; returns how many holds were ended. Raises: what Redis or SQL raise."""
@@ -68,7 +71,14 @@ class Reaper:
             return 0
         count = 0
         for tenant_id, request_id in expired[:MAX_A_PASS]:
-            count += await self.reap_one(tenant_id, request_id)
+            try:
+                count += await self.reap_one(tenant_id, request_id)
+            except (SQLAlchemyError, RedisError, OSError):
+                raise
+            except Exception:
+                # One hold that cannot be read must not keep the others; its claim runs out and it is tried again.
+                log.exception("the hold of request %s could not be ended", request_id)
+                self.num_failed += 1
         self.num_reaped += count
         return count
 
@@ -96,7 +106,7 @@ class Reaper:
         meta = msgspec.msgpack.decode(fields[b"meta"], type=ReaperMeta)
         tokens = TokenCounts.of(
             prompt_tokens=int(fields.get(b"in", 0)),
-            cached_tokens=int(fields.get(b"cached", 0)),
+            cached_tokens=min(int(fields.get(b"cached", 0)), int(fields.get(b"in", 0))),
             completion_tokens=int(fields.get(b"out", 0)),
             batch=meta.batch,
         )

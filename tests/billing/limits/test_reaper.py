@@ -119,3 +119,14 @@ async def test_after_redis_was_away_owners_get_to_renew_before_the_reaper_takes(
     assert await reaper.reap() == 0
     reaper._quiet_until = 0.0
     assert await reaper.reap() == 1
+
+
+async def test_a_hold_that_cannot_be_read_does_not_keep_the_others(limited: World) -> None:
+    broken = await abandoned(limited, "a-broken", prompt=10, output=1)
+    await limited.billing.redis.hset(broken.hold_key, "meta", b"from a version to come")
+    odd = await abandoned(limited, "odd", prompt=0, output=0)
+    await limited.billing.redis.hset(odd.hold_key, "cached", 7)  # more than was read: a gateway's slip
+    await abandoned(limited, "sound", prompt=10, output=5)
+    assert await limited.billing.reaper.reap() == 2
+    assert limited.billing.reaper.num_failed == 1
+    assert {r.request_id for r in await rows_of(limited.billing.db)} == {"odd", "sound"}
