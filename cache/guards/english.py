@@ -57,8 +57,9 @@ FRAME_FILLERS = (
 CLOSINGS = words("thanks thank thx cheers please you advance in much so very lot a many regards kind best")
 
 PUNCTUATION = frozenset(".?!;:,")
+_OPENERS = words("so and but then well ok okay exactly actually really just simply")  # "so what exactly is"
 _SENTENCE_ENDS = frozenset(".?!:")
-_AFTER_SPEECH = words("me us you if whether about there know")
+_AFTER_SPEECH = words("me us you if whether about there know please out that")
 
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "`": "'", "´": "'"})
 _TOKEN = re.compile(r"[A-Za-zÀ-ɏ0-9]+(?:[.,:/'_+#-][A-Za-zÀ-ɏ0-9]+)*[+#]*|[%€$£°]|[.?!;:,]")
@@ -91,7 +92,7 @@ SUBORDINATORS = words("if when while because once unless")
 
 # Ways to ask "how" and "may I" that need several words.
 _HOW = re.compile(
-    r"^(?:(?:what (?:is|are|would be) )?(?:the |a )?(?:best |right |proper |correct |usual )?"
+    r"^(?:(?:what (?:(?:is|are|would be) )?)?(?:the |a )?(?:best |right |proper |correct |usual )?"
     r"(?:way|ways|step|steps|procedure|process|method) (?:to|of|for)|how (?:do|does|can|could|would|should|may) "
     r"(?:i|we|you|one) (?:go about )?|how to) ?"
 )
@@ -138,6 +139,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 def parse(text: str) -> Question:
     """Takes a question apart; never fails, whatever the text."""
     whole = _unwrap(_tokens(text))
+    if whole and whole[0].lower() in IGNORABLE:
+        whole = [whole[0].lower(), *whole[1:]]  # its capital is the sentence's, wherever the word is moved
     kind, tokens = _kind(whole)
     tokens = _active(tokens)
     lowered = [token.lower() for token in tokens]
@@ -187,19 +190,32 @@ def _tokens(text: str) -> list[str]:
 
 def _unwrap(tokens: list[str]) -> list[str]:
     """Without greeting, thanks, and the clause that only says that a question is asked."""
-    while tokens and tokens[-1] in PUNCTUATION:
-        tokens = tokens[:-1]
-    tokens = _without_closing(tokens)
+    length = len(tokens) + 1
+    while len(tokens) < length:  # as long as there is another thanks to take off
+        length = len(tokens)
+        while tokens and tokens[-1] in PUNCTUATION:
+            tokens = tokens[:-1]
+        tokens = _without_closing(tokens)
     end, spoke = 0, False
     for position, token in enumerate(tokens):
         word = token.lower()
         if word in SPEECH_ACTS and _is_speech(tokens, position):
             end, spoke = position + 1, True
-        elif spoke and (token in PUNCTUATION or word in _AFTER_SPEECH or _announces(tokens, position)):
+        elif spoke and position == end and _leads_on(tokens, position):
             end = position + 1
         elif word not in FRAME_FILLERS and token not in PUNCTUATION:
             break
-    return tokens[end:] if spoke and end < len(tokens) else tokens
+    rest = tokens[end:] if spoke and end < len(tokens) else tokens
+    opening = [token for token in rest[:3] if token.lower() not in _OPENERS]
+    return [*opening, *rest[3:]] if opening else rest
+
+
+def _leads_on(tokens: list[str], position: int) -> bool:
+    """Whether a word behind a speech act still belongs to it. An "if" behind a comma opens the question instead."""
+    word = tokens[position].lower()
+    if word in ("if", "whether") and tokens[position - 1] in PUNCTUATION:
+        return False
+    return word in _AFTER_SPEECH | PUNCTUATION or _announces(tokens, position)
 
 
 def _announces(tokens: list[str], position: int) -> bool:
@@ -212,16 +228,17 @@ def _is_speech(tokens: list[str], position: int) -> bool:
     if tokens[position].lower() not in _ADDRESSED:
         return True
     following = tokens[position + 1].lower() if position + 1 < len(tokens) else ""
-    return following in _AFTER_SPEECH | PUNCTUATION | QUESTION_WORDS | {"please", "out"}
+    return following in _AFTER_SPEECH | PUNCTUATION | QUESTION_WORDS
 
 
 def _without_closing(tokens: list[str]) -> list[str]:
     """A last sentence of thanks goes, and a final "please"."""
     for position in range(len(tokens) - 1, 0, -1):
-        if tokens[position] in PUNCTUATION:
-            tail = [token.lower() for token in tokens[position + 1 :]]
-            thanking = tail and all(word in CLOSINGS or word in PUNCTUATION for word in tail)
-            return tokens[:position] if thanking else tokens
+        token, tail = tokens[position], [token.lower() for token in tokens[position + 1 :]]
+        if token in ("Thanks", "Thank", "Thx", "Cheers") and set(tail) <= CLOSINGS | PUNCTUATION:
+            return tokens[:position]  # its capital shows that a sentence ended before it
+        if token in PUNCTUATION:
+            return tokens[:position] if tail and set(tail) <= CLOSINGS | PUNCTUATION else tokens
     return tokens[:-1] if len(tokens) > 1 and tokens[-1].lower() == "please" else tokens
 
 
