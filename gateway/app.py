@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
@@ -30,6 +30,7 @@ from gateway.controllers.responses import ResponsesController
 from gateway.controllers.tokenize import TokenizeController
 from gateway.controllers.usage import UsageController
 from gateway.errors import GatewayError, error_response
+from gateway.faults import KNOWN, known_error_response
 from gateway.metrics import Metrics
 from gateway.middleware import EXPOSED_HEADERS, RequestContext
 from gateway.parts import Overrides, Parts, running
@@ -68,7 +69,7 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
         ],
         lifespan=[lifespan],
         dependencies=_dependencies(settings, metrics),
-        exception_handlers=cast(Any, dict.fromkeys((GatewayError, HTTPException, Exception), error_response)),
+        exception_handlers=_exception_handlers(),
         request_max_body_size=settings.max_body_bytes,
         cors_config=_cors(settings),
         openapi_config=_openapi(),
@@ -77,6 +78,12 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
     )
     app.asgi_handler = RequestContext(app.asgi_handler, metrics, Planes(settings))
     return app
+
+
+def _exception_handlers() -> Any:
+    """No other shape of error than OpenAI's envelope ever leaves the server."""
+    ours = dict.fromkeys((GatewayError, HTTPException, Exception), error_response)
+    return ours | dict.fromkeys(KNOWN, known_error_response)
 
 
 def _dependencies(settings: Settings, metrics: Metrics) -> dict[str, Provide]:

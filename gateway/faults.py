@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from litestar import Request, Response
+
 from billing import errors as billing
 from cache.errors import InvalidCacheControl, LeaderFailed
 from engine import errors as engine
@@ -20,6 +24,7 @@ from gateway.errors import (
     ServerError,
     Unavailable,
     UpstreamUnavailable,
+    error_response,
 )
 from gateway.upstreams.base import UpstreamError
 
@@ -27,6 +32,11 @@ from gateway.upstreams.base import UpstreamError
 KNOWN = (billing.BillingError, engine.EngineError, InvalidCacheControl, LeaderFailed, UpstreamError)
 
 _TOKEN_LIMITS = frozenset({"tpm", "tpd"})
+
+
+def known_error_response(request: Request[Any, Any, Any], exc: Exception) -> Response[bytes]:
+    """Litestar's exception handler for KNOWN, wherever in a handler they were raised."""
+    return error_response(request, as_gateway_error(exc))
 
 
 def as_gateway_error(exc: Exception) -> GatewayError:
