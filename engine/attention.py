@@ -118,9 +118,11 @@ class Attention:
     def __init__(self, kv: KVView, meta: AttentionMetadata) -> None:
         self._kv = kv
         self._meta = meta
-        # A CPU's decode step: one plan a group serves all its layers.
-        self._only_decodes = meta.num_decodes == meta.num_seqs and not meta.batch_invariant
-        self._plans: dict[int, DecodePlan] = {}
+        # A CPU's step of decodes alone: one plan a group serves all its layers.
+        self._plans: dict[int, DecodePlan] | None = None
+        on_cpu = meta.seq_lens.device.type == "cpu"
+        if on_cpu and meta.num_decodes == meta.num_seqs and not meta.batch_invariant:
+            self._plans = {}
 
     def __call__(
         self,
@@ -133,7 +135,10 @@ class Attention:
     ) -> torch.Tensor:
         """q [T, num_heads, head_dim], k and v [T, num_kv_heads, head_dim], after RoPE; sinks [num_heads] are extra
         logits of the softmax without a value (gpt-oss). Returns [T, num_heads, head_dim]."""
-        group, _ = self._kv.locations[layer_index]
+        group, slot = self._kv.locations[layer_index]
+        spec, pool = self._kv.specs[layer_index], self._kv.pools[group]
+        if self._plans is not None and not spec.soft_cap and sinks is None and pool.dtype == q.dtype:
+            return cpu_decode(q, k, v, pool, slot, self._plan(group, spec), spec.scale)
         kv_write(k, v, self._kv.layer_cache(layer_index), self._meta.slot_mapping[group])
         return self._attend(layer_index, q, sinks)
 
@@ -174,8 +179,6 @@ class Attention:
         group, _ = self._kv.locations[layer_index]
         meta = self._meta
         cache = self._kv.layer_cache(layer_index)
-        if self._only_decodes and not (q.is_cuda or spec.soft_cap or sinks is not None) and cache.dtype == q.dtype:
-            return cpu_decode(q, cache, self._plan(group, spec, q.dtype), spec.scale)
         return paged_attention(
             q,
             cache,
@@ -192,15 +195,16 @@ class Attention:
             batch_invariant=meta.batch_invariant,
         )
 
-    def _plan(self, group: int, spec: AttentionSpec, dtype: torch.dtype) -> DecodePlan:
+    def _plan(self, group: int, spec: AttentionSpec) -> DecodePlan:
+        assert self._plans is not None
         plan = self._plans.get(group)
         if plan is None:
             plan = self._plans[group] = plan_decode(
+                self._kv.pools[group],
                 self._meta.block_tables[group],
                 self._meta.seq_lens,
+                self._meta.slot_mapping[group],
                 max_seq_len=self._meta.max_seq_len,
-                block_size=self._kv.block_size,
                 window=spec.window or 0,
-                dtype=dtype,
             )
         return plan
