@@ -249,6 +249,23 @@ async def set_discount(
     return row
 
 
+async def list_discounts(session: AsyncSession, actor: Actor, *, tenant: str | None = None) -> list[Discount]:
+    """One's own, or (operators) everybody's; newest first within a model. Raises: NotFound for a foreign tenant."""
+    query = sa.select(Discount).order_by(Discount.tenant_id, Discount.model, Discount.effective_from.desc())
+    if tenant is not None:
+        query = query.where(Discount.tenant_id == (await get_tenant(session, actor, tenant)).id)
+    elif actor.role is not Role.OPERATOR:
+        query = query.where(Discount.tenant_id == actor.tenant_id)
+    return list(await session.scalars(query))
+
+
+async def list_gpu_prices(session: AsyncSession, actor: Actor) -> list[GpuPrice]:
+    """What the hardware costs us, newest first within an upstream. Operators only. Raises: Forbidden."""
+    audit.require_operator(actor)
+    query = sa.select(GpuPrice).order_by(GpuPrice.upstream, GpuPrice.effective_from.desc())
+    return list(await session.scalars(query))
+
+
 async def set_gpu_price(
     session: AsyncSession, actor: Actor, *, upstream: str, hour_nano: int, effective_from: datetime | None = None
 ) -> GpuPrice:

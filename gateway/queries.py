@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -104,6 +105,7 @@ def takes_query(type_: type[msgspec.Struct]) -> dict[str, Any]:
 def _operation_class(type_: type[msgspec.Struct]) -> type[Operation]:
     parameters = _parameters(type_)
 
+    @dataclass  # again, for __post_init__ to be called
     class QueryOperation(Operation):
         """An operation whose query parameters come from a struct."""
 

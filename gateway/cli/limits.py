@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
 from billing import tenants
 from billing.limits import rules
+from billing.limits.status import limit_status
 from billing.money import format_usd, parse_usd
+from billing.principal import Actor
 from billing.quotas.quota import Unit
 from billing.quotas.registry import QUOTAS, quota_named
+from billing.service import Billing
 from billing.tables import LimitRule
-from gateway.cli.books import Books, run_with_books
+from gateway.cli.books import Books, run_with_billing, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows
+from gateway.schemas.usage import Left
 
 COLUMNS = ["scope", "scope_id", "model", "quota", "hard", "soft", "unit"]
 _QUOTA = click.Choice(list(QUOTAS))
@@ -98,6 +103,22 @@ def list_(obj: CliContext, tenant: str | None, as_json: bool) -> None:
             return [row_of(rule) for rule in await rules.list_limits(session, books.actor, tenant=owner)]
 
     print_rows(run_with_books(obj, work), COLUMNS, as_json=as_json, title="limits")
+
+
+@command.command("status")
+@click.argument("tenant")
+@json_option
+@click.pass_obj
+def status(obj: CliContext, tenant: str, as_json: bool) -> None:
+    """What is used and left of every limit of TENANT, its projects and keys, and when it resets."""
+
+    async def work(billing: Billing) -> list[dict[str, Any]]:
+        async with billing.db.read() as session:
+            found = await limit_status(billing.redis, session, Actor.operator(), tenant=tenant)
+        return [msgspec.to_builtins(Left.of(each)) for each in found]
+
+    columns = ["scope", "scope_id", "model", "quota", "hard", "used", "held", "left", "resets_at"]
+    print_rows(run_with_billing(obj, work), columns, as_json=as_json, title="limits")
 
 
 @command.command("set")

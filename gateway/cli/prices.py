@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+import msgspec
 
 from billing import prices, tenants
 from billing.money import format_usd, parse_percent, parse_usd
@@ -13,6 +14,7 @@ from billing.tables import Price
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows
+from gateway.schemas.admin.prices import DiscountView
 
 COLUMNS = ["model", "tenant", "tier", "input", "cached_input", "output", "batch_input", "batch_output", "from", "to"]
 
@@ -137,3 +139,42 @@ def discount(obj: CliContext, tenant: str, percent: str, model: str, effective_f
 
     run_with_books(obj, work)
     click.echo(f"{tenant}: {percent} off {model or 'every model'}")
+
+
+@command.command("discounts")
+@click.option("--tenant", help="Only this tenant's (slug or id).")
+@json_option
+@click.pass_obj
+def discounts(obj: CliContext, tenant: str | None, as_json: bool) -> None:
+    """Discounts, newest first within a model."""
+
+    async def work(books: Books) -> list[dict[str, Any]]:
+        async with books.db.read() as session:
+            found = await prices.list_discounts(session, books.actor, tenant=tenant)
+            return [msgspec.to_builtins(DiscountView.of(discount)) for discount in found]
+
+    columns = ["tenant_id", "model", "percent", "effective_from", "effective_to"]
+    print_rows(run_with_books(obj, work), columns, as_json=as_json, title="discounts")
+
+
+@command.command("gpu")
+@click.argument("upstream")
+@click.argument("hour_usd", metavar="USD_PER_HOUR")
+@click.option("--from", "effective_from", callback=_moment, metavar="TIME", help="In force from. Default: now.")
+@click.pass_obj
+def gpu(obj: CliContext, upstream: str, hour_usd: str, effective_from: datetime | None) -> None:
+    """Say what an hour of the hardware behind UPSTREAM costs us: the ledger's cost beside the price.
+
+    \b
+    weir prices gpu local 2.10
+    """
+    hour_nano = parse_usd(hour_usd, param="hour_usd")
+
+    async def work(books: Books) -> None:
+        async with books.db.begin() as session:
+            await prices.set_gpu_price(
+                session, books.actor, upstream=upstream, hour_nano=hour_nano, effective_from=effective_from
+            )
+
+    run_with_books(obj, work)
+    click.echo(f"{upstream}: {format_usd(hour_nano)} USD an hour")

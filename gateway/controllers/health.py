@@ -10,6 +10,7 @@ from litestar.di import NamedDependency
 from gateway import __version__
 from gateway.health import HealthReport, Probe
 from gateway.metrics import Metrics
+from gateway.operation_ids import at_each_path
 
 
 class HealthController(Controller):
@@ -17,7 +18,11 @@ class HealthController(Controller):
 
     tags = ("Operations",)
 
-    @get(["/health", "/ping"], operation_id="Health", summary="Is this process alive and its engine turning?")
+    @get(
+        ["/health", "/ping"],
+        operation_id=at_each_path("Health"),
+        summary="Is this process alive and its engine turning?",
+    )
     async def health(self, probe: NamedDependency[Probe]) -> Response[HealthReport]:
         """200 while the process lives and its engine is not hung or dead; 503 otherwise."""
         report = await probe.alive()

@@ -11,6 +11,7 @@ from litestar.params import JSONBody
 from gateway.auth import principal_of, requires_key
 from gateway.decoding import BodyDTO
 from gateway.errors import InvalidRequest
+from gateway.operation_ids import at_each_path
 from gateway.prompts import TextModel
 from gateway.routing import Router
 from gateway.sampling import check_ids
@@ -26,7 +27,7 @@ class TokenizeController(Controller):
 
     @post(
         ["/tokenize", "/v1/tokenize"],
-        operation_id="Tokenize",
+        operation_id=at_each_path("Tokenize"),
         summary="Text or messages to token ids",
         dto=BodyDTO[TokenizeRequest],
         return_dto=None,
@@ -54,7 +55,7 @@ class TokenizeController(Controller):
 
     @post(
         ["/detokenize", "/v1/detokenize"],
-        operation_id="Detokenize",
+        operation_id=at_each_path("Detokenize"),
         summary="Token ids to text",
         dto=BodyDTO[DetokenizeRequest],
         return_dto=None,

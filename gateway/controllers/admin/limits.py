@@ -7,11 +7,14 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
 from billing.limits import rules
+from billing.limits.status import limit_status
+from billing.service import Billing
 from gateway.admin_auth import administers, reads_books
 from gateway.controllers.admin.base import AdminController, By, Db
 from gateway.decoding import BodyDTO
 from gateway.queries import takes_query
-from gateway.schemas.admin.limits import LimitKey, LimitQuery, LimitSet, LimitView, parse_amount
+from gateway.schemas.admin.limits import LimitKey, LimitQuery, LimitSet, LimitStatusQuery, LimitView, parse_amount
+from gateway.schemas.usage import Left
 
 
 class LimitController(AdminController):
@@ -32,6 +35,23 @@ class LimitController(AdminController):
                 scope_id=params.scope_id,
             )
         return [LimitView.of(rule) for rule in found]
+
+    @get(
+        "/status",
+        guards=[reads_books],
+        operation_id="GetLimitStatus",
+        summary="What is left of every limit",
+        **takes_query(LimitStatusQuery),
+    )
+    async def get_status(
+        self, actor: By, billing: NamedDependency[Billing], params: NamedDependency[LimitStatusQuery]
+    ) -> list[Left]:
+        """Live, with what running requests hold. Raises: NotFound (404), Unavailable (503) while Redis is away."""
+        tenant = params.tenant or actor.tenant_id
+        assert tenant is not None  # every key has one
+        async with billing.db.read() as session:
+            found = await limit_status(billing.redis, session, actor, tenant=tenant)
+        return [Left.of(status) for status in found]
 
     @put(guards=[administers], operation_id="SetLimit", summary="Set a limit", dto=BodyDTO[LimitSet], return_dto=None)
     async def set_limit(self, actor: By, data: JSONBody[LimitSet], db: Db) -> LimitView:

@@ -14,6 +14,7 @@ from gateway.decoding import BodyDTO
 from gateway.queries import takes_query
 from gateway.schemas.admin.prices import (
     DiscountCreate,
+    DiscountQuery,
     DiscountView,
     GpuPriceCreate,
     GpuPriceView,
@@ -84,6 +85,13 @@ class DiscountController(AdminController):
     path = "/admin/v1/discounts"
     tags = ("Admin: prices",)
 
+    @get(guards=[reads_books], operation_id="ListDiscounts", summary="List discounts", **takes_query(DiscountQuery))
+    async def list_discounts(self, actor: By, db: Db, params: NamedDependency[DiscountQuery]) -> list[DiscountView]:
+        """One's own, newest first within a model. Raises: NotFound (404) for a foreign tenant."""
+        async with db.read() as session:
+            found = await prices.list_discounts(session, actor, tenant=params.tenant)
+        return [DiscountView.of(discount) for discount in found]
+
     @post(
         guards=[operates],
         operation_id="CreateDiscount",
@@ -111,6 +119,12 @@ class GpuPriceController(AdminController):
 
     path = "/admin/v1/gpu-prices"
     tags = ("Admin: prices",)
+
+    @get(guards=[operates], operation_id="ListGpuPrices", summary="List what GPU hours cost")
+    async def list_gpu_prices(self, actor: By, db: Db) -> list[GpuPriceView]:
+        """Newest first within an upstream."""
+        async with db.read() as session:
+            return [GpuPriceView.of(price) for price in await prices.list_gpu_prices(session, actor)]
 
     @post(
         guards=[operates],

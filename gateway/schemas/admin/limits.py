@@ -39,6 +39,12 @@ class LimitQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     scope_id: Ref | None = None
 
 
+class LimitStatusQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The caller's own tenant where none is named."""
+
+    tenant: Ref | None = None
+
+
 class LimitKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which rule to lift."""
 

@@ -86,6 +86,10 @@ class DiscountCreate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     effective_to: Moment | None = None
 
 
+class DiscountQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    tenant: Ref | None = None
+
+
 class DiscountView(msgspec.Struct, kw_only=True):
     id: str
     tenant_id: str

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from tests.gateway.controllers.admin.conftest import Office
 
 KEYS = "/admin/v1/keys"
@@ -74,9 +72,8 @@ async def test_admin_may_not_touch_an_operators_key(office: Office) -> None:
     await office.refused(403, "POST", f"{path}/rotate", office.acme.keys["admin"], {})
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
+async def test_bad_value_is_400_and_names_its_field(office: Office) -> None:
+    for field, value in (
         ("scopes", ["root"]),
         ("role", "king"),
         ("max_service_tier", "gold"),
@@ -85,12 +82,10 @@ async def test_admin_may_not_touch_an_operators_key(office: Office) -> None:
         ("expires_at", "2090-01-01T00:00:00"),  # without a zone
         ("tags", {"k": 5}),
         ("name", ""),
-    ],
-)
-async def test_bad_value_is_400_and_names_its_field(office: Office, field: str, value: object) -> None:
-    body = {"project": office.acme.project, field: value}
-    error = await office.refused(400, "POST", KEYS, office.acme.keys["admin"], body)
-    assert (error["param"] or "").startswith(field)
+    ):
+        body = {"project": office.acme.project, field: value}
+        error = await office.refused(400, "POST", KEYS, office.acme.keys["admin"], body)
+        assert (error["param"] or "").startswith(field)
 
 
 async def test_expiry_is_kept_to_the_second_and_shown_with_its_zone(office: Office) -> None:

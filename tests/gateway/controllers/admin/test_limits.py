@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.gateway.controllers.admin.conftest import Office
 
 LIMITS = "/admin/v1/limits"
@@ -35,9 +33,8 @@ async def test_tenants_own_limits_are_the_operators(office: Office) -> None:
     assert await office.ok("GET", LIMITS, office.acme.keys["member"]) == []  # nor does a member see it
 
 
-@pytest.mark.parametrize(
-    ("change", "param"),
-    [
+async def test_bad_value_is_400_and_names_its_field(office: Office) -> None:
+    changes: list[tuple[dict[str, object], str]] = [
         ({"quota": "rps"}, "quota"),
         ({"hard": -1}, "hard"),
         ({"hard": "1.5"}, "hard"),
@@ -46,8 +43,22 @@ async def test_tenants_own_limits_are_the_operators(office: Office) -> None:
         ({"quota": "concurrency", "soft": 3}, "soft"),
         ({"scope": "planet"}, "scope"),
         ({"hard": None}, "hard"),
-    ],
-)
-async def test_bad_value_is_400_and_names_its_field(office: Office, change: dict[str, object], param: str) -> None:
-    body = {"scope": "project", "scope_id": office.acme.project, "quota": "rpm", "hard": 1, **change}
-    assert (await office.refused(400, "PUT", LIMITS, office.acme.keys["admin"], body))["param"] == param
+    ]
+    for change, param in changes:
+        body = {"scope": "project", "scope_id": office.acme.project, "quota": "rpm", "hard": 1, **change}
+        assert (await office.refused(400, "PUT", LIMITS, office.acme.keys["admin"], body))["param"] == param
+
+
+async def test_status_tells_what_is_left_and_when_it_resets(office: Office) -> None:
+    key = {"scope": "key", "scope_id": office.acme.key_ids["inference"]}
+    await office.ok("PUT", LIMITS, body={**key, "quota": "rpm", "hard": 5})
+    await office.ok("PUT", LIMITS, body={**key, "quota": "budget_day", "hard": "1"})
+    await office.ok("POST", "/v1/chat/completions", office.acme.keys["inference"], CHAT)
+    await office.gateway.parts.background.drain(5)
+    status = {each["quota"]: each for each in await office.ok("GET", f"{LIMITS}/status", office.acme.keys["admin"])}
+    assert (status["rpm"]["hard"], status["rpm"]["left"]) == (5, 4)
+    spent = (await office.gateway.ledger())[-1].amount_nano_usd
+    assert spent > 0
+    assert status["budget_day"]["used"] == f"0.{spent:09d}".rstrip("0")
+    assert status["budget_day"]["held"] == "0"
+    assert status["budget_day"]["resets_at"].endswith("T00:00:00Z")

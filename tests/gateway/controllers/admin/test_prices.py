@@ -35,6 +35,8 @@ async def test_ended_price_refuses_the_model_instead_of_giving_it_away(office: O
 async def test_discount_is_kept_to_the_digit_and_charged(office: Office) -> None:
     discount = await office.ok("POST", "/admin/v1/discounts", body={"tenant": "globex", "percent": "12.5"})
     assert (discount["percent"], discount["model"]) == ("12.5", None)
+    assert await office.ok("GET", "/admin/v1/discounts", office.acme.keys["member"]) == [discount]
+    assert await office.ok("GET", "/admin/v1/discounts", office.rival.keys["admin"]) == []
     await office.ok("POST", "/v1/chat/completions", office.acme.keys["inference"], CHAT)
     row = (await office.gateway.ledger())[-1]
     assert row.discount_ppm == 125_000
@@ -48,3 +50,13 @@ async def test_floats_and_nonsense_of_money_are_400(office: Office) -> None:
         assert error["param"] == "input"
     error = await office.refused(400, "POST", "/admin/v1/discounts", body={"tenant": "globex", "percent": "101"})
     assert error["param"] == "percent"
+
+
+async def test_price_of_a_gpu_hour_is_kept_and_books_cost_beside_price(office: Office) -> None:
+    # given 3600 dollars an hour: a dollar a second, 1,000 nano-USD a microsecond
+    await office.ok("POST", "/admin/v1/gpu-prices", body={"upstream": "local", "hour_usd": "3600"})
+    [listed] = await office.ok("GET", "/admin/v1/gpu-prices")
+    assert (listed["upstream"], listed["hour_usd"]) == ("local", "3600")
+    await office.ok("POST", "/v1/chat/completions", office.acme.keys["inference"], CHAT)
+    row = (await office.gateway.ledger())[-1]
+    assert row.cost_nano_usd == row.engine_us * 1_000

@@ -227,14 +227,16 @@ async def test_hours_and_minutes_are_buckets_too(admin: Any, office: Office) -> 
         ]
 
 
-@pytest.mark.parametrize(
-    "spelling", ["group_by=model&group_by=project_id", "group_by[]=model&group_by[]=project_id", "group_by[0]=model"]
-)
-async def test_group_by_is_read_bare_bracketed_and_repeated(office: Office, spelling: str) -> None:
+async def test_group_by_is_read_bare_bracketed_and_repeated(office: Office) -> None:
     await _book_three_days(office)
-    path = f"/v1/organization/usage/completions?start_time={START}&{spelling}"
-    page = await office.ok("GET", path, office.acme.keys["admin"])
-    assert page["data"][0]["results"][0]["model"] == "n"
+    for spelling in (
+        "group_by=model&group_by=project_id",
+        "group_by[]=model&group_by[]=project_id",
+        "group_by[0]=model",
+    ):
+        path = f"/v1/organization/usage/completions?start_time={START}&{spelling}"
+        page = await office.ok("GET", path, office.acme.keys["admin"])
+        assert page["data"][0]["results"][0]["model"] == "n"
 
 
 async def test_costs_carry_every_digit_and_line_items_add_up_to_them(admin: Any, office: Office) -> None:
@@ -292,9 +294,8 @@ async def test_operator_names_the_organization_and_an_admin_only_his_own(office:
             await client.admin.organization.projects.retrieve(office.rival.project)
 
 
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [
+async def test_bad_usage_query_is_400_and_named(office: Office) -> None:
+    for query, param in (
         ("", "start_time"),
         ("start_time=x", "start_time"),
         ("start_time=1&bucket_width=2d", "bucket_width"),
@@ -304,11 +305,9 @@ async def test_operator_names_the_organization_and_an_admin_only_his_own(office:
         ("start_time=1&page=abc", "page"),
         ("start_time=9&end_time=9", "end_time"),
         ("start_time=1&colour=red", "colour"),
-    ],
-)
-async def test_bad_usage_query_is_400_and_named(office: Office, query: str, param: str) -> None:
-    path = f"/v1/organization/usage/completions?{query}"
-    assert (await office.refused(400, "GET", path, office.acme.keys["admin"]))["param"] == param
+    ):
+        path = f"/v1/organization/usage/completions?{query}"
+        assert (await office.refused(400, "GET", path, office.acme.keys["admin"]))["param"] == param
 
 
 async def test_what_openai_sells_and_weir_does_not_is_an_empty_page(admin: Any, office: Office) -> None:
