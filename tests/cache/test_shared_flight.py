@@ -68,6 +68,20 @@ async def test_many_gateways_make_one_generation(redis: Redis) -> None:
     assert sum(generation.started for generation in generations) == 1
 
 
+async def test_both_protocols_of_redis_carry_a_flight(servers: Callable[[str], RedisServer]) -> None:
+    for protocol in (2, 3):
+        client = Redis(unix_socket_path=servers("valkey-9.1").socket, protocol=protocol)
+        await client.flushall()
+        generation, unused = Generation(), Generation()
+        await leading(gateway(client), generation)
+        follower = gateway(client).join("acme", "k", unused)
+        assert await asyncio.wait_for(anext(follower), 5) == "a"
+        generation.say("b", "last", None)
+        assert await asyncio.wait_for(collect(follower), 5) == ["b", "last"]
+        assert unused.started == 0
+        await client.aclose()
+
+
 async def test_tenants_and_keys_never_share_a_flight(redis: Redis) -> None:
     one, two = gateway(redis), gateway(redis)
     mine, theirs, other = Generation(), Generation(), Generation()

@@ -28,9 +28,12 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-async def redis(kind: str, servers: Callable[[str], RedisServer]) -> AsyncIterator[Redis]:
-    client = Redis(unix_socket_path=servers("valkey-9.1" if kind == "flat" else "redisearch").socket)
+@pytest.fixture(params=[2, 3], ids=["resp2", "resp3"])
+async def redis(
+    kind: str, servers: Callable[[str], RedisServer], request: pytest.FixtureRequest
+) -> AsyncIterator[Redis]:
+    server = servers("valkey-9.1" if kind == "flat" else "redisearch")
+    client = Redis(unix_socket_path=server.socket, protocol=request.param)
     await client.flushall()
     yield client
     await client.aclose()
