@@ -15,7 +15,7 @@ from cache.embedder import Embedder, Embedding
 from cache.entry import CachedAnswer
 from cache.errors import EmbedderUnavailable
 from cache.guards.chain import first_refusal
-from cache.guards.english import core_text
+from cache.guards.wrapping import core_text
 from cache.keys import TenantKeys
 from cache.language import language_of
 from cache.outcome import Reason

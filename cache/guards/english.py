@@ -1,8 +1,4 @@
-"""An English question taken apart for the guards: what is asked, and the words that carry its subject.
-
-Only closed classes are listed here: articles, pronouns, auxiliaries, prepositions, question words, numerals, and the
-speech-act and politeness words that people wrap a question in. None of them names a subject matter.
-"""
+"""An English question taken apart for the guards: what is asked, and the words that carry its subject."""
 
 from __future__ import annotations
 
@@ -11,73 +7,28 @@ from functools import lru_cache
 
 import msgspec
 
+from cache.guards.english_words import (
+    ARTICLES,
+    BE,
+    DO,
+    HAVE,
+    IGNORABLE,
+    LIGHT_PREPOSITIONS,
+    MODALS,
+    NEGATIONS,
+    PAST,
+    PERSONS,
+    PRESENT,
+    PRONOUNS,
+    PUNCTUATION,
+    QUESTION_WORDS,
+    SUBORDINATORS,
+)
 from cache.guards.lists import words
 from cache.guards.numerals import ordinal_value, read_number
+from cache.guards.wrapping import tokenize, unwrap
 
-PRONOUNS = words(
-    "i me my mine myself we us our ours you your yours it its this that these those one ones someone anyone somebody "
-    "anybody there"
-)
-THIRD_PERSON = words("he him his she her hers they them their theirs")
-BE = words("am is are was were be been being")
-DO = words("do does did done doing")
-HAVE = words("have has had having")
-MODALS = words("can could may might must shall should will would ought need able possible allowed permitted")
-PAST = words("was were did had")
-PRESENT = words("am is are do does has have")
-ARTICLES = words("a an the")
-NEGATIONS = words("not no never none nothing nobody nowhere neither nor without cannot hardly")
-SOURCE = words("from by")
-GOAL = words("to into onto towards toward for")
-# Prepositions that say which argument a word is, or nothing much; place and time ones (before, off, under) are content.
-LIGHT_PREPOSITIONS = SOURCE | GOAL | words("of in on at with as about via")
-CONJUNCTIONS = words("and or if whether so then than but")
-# They colour a question without changing what it asks.
-ADVERBS = words(
-    "exactly actually really just simply please kindly possibly also ever even still quite very any some properly "
-    "correctly"
-)
-QUESTION_WORDS = words("what which who whom whose when where why how")
-IGNORABLE = (
-    PRONOUNS | BE | DO | HAVE | MODALS | ARTICLES | LIGHT_PREPOSITIONS | CONJUNCTIONS | ADVERBS | QUESTION_WORDS
-)  # fmt: skip
-
-# Speech acts and politeness: what is done with the question, not what it is about.
-SPEECH_ACTS = words(
-    "tell know ask explain wonder wondering wondered question questions help show say advise inform understand curious "
-    "hi hello hey greetings thanks thank thx sorry excuse"
-)
-# These need somebody to whom, or what follows is their own object: "show me the way", but "show dogs".
-_ADDRESSED = words("tell show help inform advise ask say")
-FRAME_FILLERS = (
-    PRONOUNS | MODALS | BE | DO | HAVE | ARTICLES | ADVERBS
-    | words("like want need happen love try trying quick short dear there all team everyone so ok okay well if whether "
-            "to about with let out find am another good morning afternoon evening day")
-)  # fmt: skip
-CLOSINGS = words("thanks thank thx cheers please you advance in much so very lot a many regards kind best")
-
-PUNCTUATION = frozenset(".?!;:,")
-_OPENERS = words("so and but then well ok okay exactly actually really just simply")  # "so what exactly is"
 _SENTENCE_ENDS = frozenset(".?!:")
-_AFTER_SPEECH = words("me us you if whether about there know please out that")
-
-_APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "`": "'", "´": "'"})
-_TOKEN = re.compile(r"[A-Za-zÀ-ɏ0-9]+(?:[.,:/'_+#-][A-Za-zÀ-ɏ0-9]+)*[+#]*|[%€$£°]|[.?!;:,]")
-_CLITICS = (
-    (re.compile(r"\bcan't\b|\bcannot\b|\bcant\b", re.I), "can not"),
-    (re.compile(r"\bwon't\b|\bwont\b", re.I), "will not"),
-    (re.compile(r"\b(do|does|did|is|are|was|were|have|has|had|would|could|should|must|need)n'?t\b", re.I), r"\1 not"),
-    (re.compile(r"\b(what|where|who|how|when|why|that|there|it|here|he|she)'s\b", re.I), r"\1 is"),
-    (re.compile(r"\b(what|where|who|how|when)s\b(?=\s)", re.I), r"\1 is"),
-    (re.compile(r"\b(\w+)'re\b", re.I), r"\1 are"),
-    (re.compile(r"\b(\w+)'ve\b", re.I), r"\1 have"),
-    (re.compile(r"\b(\w+)'ll\b", re.I), r"\1 will"),
-    (re.compile(r"\bi'm\b", re.I), "i am"),
-    (re.compile(r"\b(\w+)'d\b", re.I), r"\1 would"),
-    (re.compile(r"\b(?:have|has|had|got) to\b", re.I), "must"),
-    (re.compile(r"'s\b", re.I), ""),
-)
-
 # Question words of several words.
 _IDIOMS = (
     (re.compile(r"^(?:what|which) (?:is the )?(?:number|amount|quantity) of "), "how many "),
@@ -87,9 +38,6 @@ _IDIOMS = (
     (re.compile(r"^(?:at )?what time "), "when "),
     (re.compile(r"^(?:is|would) it (?:be )?(?:possible|permitted|allowed) for (?=.* to )"), "can "),
 )
-# They open a clause that may stand before or after what it qualifies.
-SUBORDINATORS = words("if when while because once unless")
-
 # Ways to ask "how" and "may I" that need several words.
 _HOW = re.compile(
     r"^(?:(?:what (?:(?:is|are|would be) )?)?(?:the |a )?(?:best |right |proper |correct |usual )?"
@@ -138,13 +86,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Question:
     """Takes a question apart; never fails, whatever the text."""
-    whole = _unwrap(_tokens(text))
+    whole = unwrap(tokenize(text))
     if whole and whole[0].lower() in IGNORABLE:
         whole = [whole[0].lower(), *whole[1:]]  # its capital is the sentence's, wherever the word is moved
     kind, tokens = _kind(whole)
     tokens = _active(tokens)
     lowered = [token.lower() for token in tokens]
-    persons = [_PERSONS[word.lower()] for word in whole if word.lower() in _PERSONS]
+    persons = [PERSONS[word.lower()] for word in whole if word.lower() in PERSONS]
     return Question(
         kind=kind,
         content=tuple(token for token in _content(tokens) if token.stem not in _IMPLIED.get(kind, ())),
@@ -159,87 +107,6 @@ def parse(text: str) -> Question:
 
 # What a question word already says: "where can I find X" is "where is X", "which people" is "who".
 _IMPLIED = {"where": words("find"), "who": words("peopl person")}
-
-
-def core_text(text: str) -> str:
-    """The question without greeting, thanks and wrapping: what is embedded, so that politeness costs no similarity."""
-    return " ".join(_unwrap(_tokens(text))) or text
-
-
-_PERSONS = {
-    **dict.fromkeys(words("i me my mine myself we us our ours"), "first"),
-    **dict.fromkeys(words("you your yours"), "second"),
-    **dict.fromkeys(words("he him his"), "he"),
-    **dict.fromkeys(words("she her hers"), "she"),
-    **dict.fromkeys(words("they them their theirs"), "they"),
-}
-
-
-def _tokens(text: str) -> list[str]:
-    text = text.translate(_APOSTROPHES)
-    for pattern, full in _CLITICS:
-        text = pattern.sub(full, text)
-    tokens: list[str] = []
-    for token in _TOKEN.findall(text):
-        if "-" in token and not re.search(r"\d[A-Za-z]|[A-Za-z]-?\d", token):
-            tokens += token.split("-")
-        else:
-            tokens.append(token)
-    return tokens
-
-
-def _unwrap(tokens: list[str]) -> list[str]:
-    """Without greeting, thanks, and the clause that only says that a question is asked."""
-    length = len(tokens) + 1
-    while len(tokens) < length:  # as long as there is another thanks to take off
-        length = len(tokens)
-        while tokens and tokens[-1] in PUNCTUATION:
-            tokens = tokens[:-1]
-        tokens = _without_closing(tokens)
-    end, spoke = 0, False
-    for position, token in enumerate(tokens):
-        word = token.lower()
-        if word in SPEECH_ACTS and _is_speech(tokens, position):
-            end, spoke = position + 1, True
-        elif spoke and position == end and _leads_on(tokens, position):
-            end = position + 1
-        elif word not in FRAME_FILLERS and token not in PUNCTUATION:
-            break
-    rest = tokens[end:] if spoke and end < len(tokens) else tokens
-    opening = [token for token in rest[:3] if token.lower() not in _OPENERS]
-    return [*opening, *rest[3:]] if opening else rest
-
-
-def _leads_on(tokens: list[str], position: int) -> bool:
-    """Whether a word behind a speech act still belongs to it. An "if" behind a comma opens the question instead."""
-    word = tokens[position].lower()
-    if word in ("if", "whether") and tokens[position - 1] in PUNCTUATION:
-        return False
-    return word in _AFTER_SPEECH | PUNCTUATION or _announces(tokens, position)
-
-
-def _announces(tokens: list[str], position: int) -> bool:
-    """ "My question is: ...", "what I ask is how ..."; not the "is" of the question itself."""
-    following = tokens[position + 1].lower() if position + 1 < len(tokens) else ""
-    return tokens[position].lower() == "is" and following in PUNCTUATION | QUESTION_WORDS
-
-
-def _is_speech(tokens: list[str], position: int) -> bool:
-    if tokens[position].lower() not in _ADDRESSED:
-        return True
-    following = tokens[position + 1].lower() if position + 1 < len(tokens) else ""
-    return following in _AFTER_SPEECH | PUNCTUATION | QUESTION_WORDS
-
-
-def _without_closing(tokens: list[str]) -> list[str]:
-    """A last sentence of thanks goes, and a final "please"."""
-    for position in range(len(tokens) - 1, 0, -1):
-        token, tail = tokens[position], [token.lower() for token in tokens[position + 1 :]]
-        if token in ("Thanks", "Thank", "Thx", "Cheers") and set(tail) <= CLOSINGS | PUNCTUATION:
-            return tokens[:position]  # its capital shows that a sentence ended before it
-        if token in PUNCTUATION:
-            return tokens[:position] if tail and set(tail) <= CLOSINGS | PUNCTUATION else tokens
-    return tokens[:-1] if len(tokens) > 1 and tokens[-1].lower() == "please" else tokens
 
 
 def _kind(tokens: list[str]) -> tuple[str, list[str]]:

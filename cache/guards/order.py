@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cache.guards.chinese import HanQuestion
 from cache.guards.difference import difference
-from cache.guards.english import SUBORDINATORS, Question
+from cache.guards.english import Question
+from cache.guards.english_words import SUBORDINATORS
 from cache.guards.lists import words
 
 # Prepositions that often stand for one another; all others say that a word plays another part.
