@@ -22,7 +22,7 @@ from billing.db import Database
 from billing.errors import Invalid
 from billing.journal import Journal
 from billing.ledger import COMMIT_DEADLINE_S, LedgerWriter
-from billing.limits.admission import Admission
+from billing.limits.admission import Admission, LimitEvent
 from billing.limits.policy import PolicyStore
 from billing.limits.reaper import Reaper
 from billing.prices import PriceBook
@@ -66,6 +66,7 @@ class Billing:
         deliver: Delivery | None = None,
     ) -> None:
         self.settings = settings
+        self._limit_listeners: list[Callable[[LimitEvent], None]] = []
         self._clock = clock
         self.redis = redis
         self.secret = secret
@@ -92,12 +93,21 @@ class Billing:
             clock=clock,
             monotonic=monotonic,
             replicas=lambda: settings.replicas,
-            on_limit=self.watcher.on_limit,
+            on_limit=self._limit_reached,
             deadline_s=settings.redis_deadline_s,
         )
         self.reaper = Reaper(redis, self.db, self.ledger, clock=clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._outages_seen = (0, 0)
+
+    def _limit_reached(self, event: LimitEvent) -> None:
+        self.watcher.on_limit(event)
+        for listener in self._limit_listeners:
+            listener(event)
+
+    def on_limit(self, listener: Callable[[LimitEvent], None]) -> None:
+        """Call `listener` whenever this process sees a limit reached; it must not block or raise."""
+        self._limit_listeners.append(listener)
 
     async def start(self) -> None:
         """Begin listening, committing, heartbeats, reaping and rolling up. Raises: Invalid for an evicting Redis."""

@@ -79,7 +79,8 @@ or bounds is refused with 400 in OpenAI's words before anything is queued. An un
 `x-weir-warning` header; with the setting `strict_fields` it is refused with 400.
 
 Headers a request may carry: `x-weir-conversation` and `x-weir-tags` (attribution), `x-weir-timeout` (seconds, at most
-the server's limit), `cache-control` or `x-weir-cache-control` (`no-cache`, `no-store`, `max-age=S`) and
+the server's limit), `x-weir-prefer: cheaper` (among the models of a route), `cache-control` or `x-weir-cache-control`
+(`no-cache`, `no-store`, `max-age=S`) and
 `x-weir-cache-threshold` (only a stricter one counts). Headers of an answer: `x-request-id`, `x-weir-cache`
 (hit, semantic, miss or bypass, and why), `x-weir-warning`, `x-weir-limit` (which limit refused), `x-ratelimit-*`,
 `retry-after`, `retry-after-ms`, `x-should-retry`, `openai-processing-ms`.

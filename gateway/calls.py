@@ -91,7 +91,8 @@ class Call(msgspec.Struct, kw_only=True):
     `model` is the name or alias asked for. `prompts` are token ids, one list a prompt. `body` is the request as plain
     objects (without nulls): for the cache's key and for OpenAI upstreams. `new_parser` makes one output parser a
     choice, None passes text through. `batch`: at batch price. `metered`: a hard
-    budget may cut it, so it must be watched as it grows. `deadline` is on the monotonic clock.
+    budget may cut it, so it must be watched as it grows. `prefer_cheaper`: the caller's wish among a route's models.
+    `deadline` is on the monotonic clock.
     """
 
     request_id: str
@@ -111,6 +112,7 @@ class Call(msgspec.Struct, kw_only=True):
     retrieval: bool = False
     batch: bool = False
     metered: bool = False
+    prefer_cheaper: bool = False
     dropped_turns: int = 0
     estimated_prompt_tokens: int = 0
     accepted_at: float = msgspec.field(default_factory=time.monotonic)

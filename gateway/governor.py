@@ -7,6 +7,7 @@ the same Redis. What happens while Redis is away is `billing.limits.admission`'s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from types import TracebackType
 from typing import Any, Self
@@ -175,6 +176,15 @@ class Governor:
         except REDIS_ERRORS as exc:
             self._admission.note_away(exc)
             return self._admission.admit_locally(ticket), None
+
+    async def costs(self, call: Call, route: Route) -> dict[str, int]:
+        """What a million tokens in and out cost together, by model; those without a price are left out."""
+        costs: dict[str, int] = {}
+        for model in {target.upstream.model for target in route.targets}:
+            with contextlib.suppress(UnknownPrice):
+                rates = await self._prices.rates(call.principal.tenant_id, model, service_tier=call.service_tier)
+                costs[model] = rates.input + rates.output
+        return costs
 
     # -- hold
 

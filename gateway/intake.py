@@ -83,6 +83,7 @@ class Intake:
             service_tier=tier,
             new_parser=new_parser,
             dropped_turns=dropped_turns,
+            prefer_cheaper=self._headers.get("x-weir-prefer", "").strip().lower() == "cheaper",
             accepted_at=self.accepted_at,
         )
 

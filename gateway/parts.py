@@ -47,6 +47,7 @@ from gateway.route_config import RouteConfig
 from gateway.routing import Router, RouteTable
 from gateway.settings import Settings
 from gateway.texts import Texts
+from gateway.thrift import SoftBudgets
 from gateway.upstreams.base import Upstream
 from gateway.upstreams.embedder import EmbedderUpstream
 from gateway.upstreams.local import LocalUpstream
@@ -122,7 +123,16 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         own = _upstreams(overrides, engine, embedder, settings, secret)
         route_config = RouteConfig(billing, router, own, around)
         await route_config.load()
-        pipeline = Pipeline(governor=governor, cache=cache, router=router, metrics=metrics, background=background)
+        soft_budgets = SoftBudgets()
+        billing.on_limit(soft_budgets.note)
+        pipeline = Pipeline(
+            governor=governor,
+            cache=cache,
+            router=router,
+            metrics=metrics,
+            background=background,
+            soft_budgets=soft_budgets,
+        )
         stack.push_async_callback(pipeline.flights.close)
         constrainer = Constrainer(tool_format=settings.tool_format)
         probe = Probe(

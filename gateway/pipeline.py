@@ -8,6 +8,7 @@ ledger row is durable. Followers of another's generation (single flight) and cac
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -29,8 +30,9 @@ from gateway.faults import KNOWN, as_gateway_error
 from gateway.governor import AdmittedCall, Governor, Hold
 from gateway.metrics import Metrics
 from gateway.presenters.notes import note
-from gateway.routing import Route, Router
+from gateway.routing import Route, Router, Target
 from gateway.schemas.common import WeirNote
+from gateway.thrift import SoftBudgets
 
 
 class Served(msgspec.Struct):
@@ -44,14 +46,30 @@ class Pipeline:
     """What the requests of this process share."""
 
     def __init__(
-        self, *, governor: Governor, cache: ResponseCache, router: Router, metrics: Metrics, background: Background
+        self,
+        *,
+        governor: Governor,
+        cache: ResponseCache,
+        router: Router,
+        metrics: Metrics,
+        background: Background,
+        soft_budgets: SoftBudgets | None = None,
     ) -> None:
         self.governor = governor
         self.cache = cache
         self.router = router
         self.metrics = metrics
         self.background = background
+        self._soft_budgets = soft_budgets or SoftBudgets()
         self.flights: SingleFlight[Served] = SingleFlight(is_last=lambda served: _finishes(served.pieces))
+
+    async def plan(self, call: Call, route: Route) -> list[Target]:
+        """The targets in the order this request tries them."""
+        thrifty = call.prefer_cheaper or self._soft_budgets.reached(call.principal)
+        if len(route.targets) > 1 and (thrifty or route.strategy == "cheapest"):
+            prices = await self.governor.costs(call, route)
+            return self.router.plan(route, cost=prices.get, prefer_cheaper=thrifty)
+        return self.router.plan(route)
 
     def begin(self, call: Call) -> Exchange:
         """Raises: ModelNotFound before anything is taken."""
@@ -68,15 +86,16 @@ class Exchange:
         self.headers: dict[str, str] = {}
         self.outcome = Outcome.BYPASS
         self._pipeline = pipeline
-        self._plan = pipeline.router.plan(route)
+        self._plan: list[Target] = []
         self._first_at: float | None = None
         self._truncated_reason: str | None = None
         self._served_by: str | None = None
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the numerics may: the revision of the model behind the name."""
-        return "fp_" + self._plan[0].upstream.revision[:12]
+        """Changes when the numerics may: over the revisions of the models behind the name."""
+        revisions = "|".join(target.upstream.revision for target in self.route.targets)
+        return "fp_" + hashlib.sha256(revisions.encode()).hexdigest()[:12]
 
     def note(self) -> WeirNote | UnsetType:
         """What OpenAI's fields have no room for."""
@@ -100,6 +119,7 @@ class Exchange:
         pipeline, call = self._pipeline, self.call
         pipeline.metrics.in_flight.inc()
         try:
+            self._plan = await pipeline.plan(call, self.route)
             lookup = pipeline.cache.prepare(call, self.route)
             admitted, exact = await pipeline.governor.admit(call, self._plan, lookup.stage)
             self.headers = admitted.headers

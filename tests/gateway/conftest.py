@@ -118,15 +118,15 @@ async def add_tenant(session: AsyncSession, secret: ServerSecret, slug: str, **k
     return Tenant(tenant.id, project.id, made.key.id, made.plaintext)
 
 
-async def set_price(session: AsyncSession, model: str, **options: Any) -> None:
-    """The test prices for a model."""
+async def set_price(session: AsyncSession, model: str, *, factor: int = 1, **options: Any) -> None:
+    """The test prices for a model, times `factor`."""
     await prices.set_price(
         session,
         OPERATOR,
         model=model,
-        input_nano=INPUT_NANO,
-        cached_input_nano=CACHED_NANO,
-        output_nano=OUTPUT_NANO,
+        input_nano=INPUT_NANO * factor,
+        cached_input_nano=CACHED_NANO * factor,
+        output_nano=OUTPUT_NANO * factor,
         **options,
     )
 
@@ -150,7 +150,7 @@ class Gateway:
         async with self.parts.billing.db.begin() as session:
             return await add_tenant(session, self.parts.billing.secret, slug, **key_options)
 
-    async def set_limit(self, tenant: Tenant, quota: str, hard: int, **options: Any) -> None:
+    async def set_limit(self, tenant: Tenant, quota: str, hard: int | None, **options: Any) -> None:
         async with self.parts.billing.db.begin() as session:
             await rules.set_limit(
                 session, OPERATOR, scope_kind="tenant", scope_id=tenant.id, quota=quota, hard=hard, **options

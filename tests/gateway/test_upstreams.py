@@ -25,11 +25,13 @@ async def add_upstream() -> AsyncIterator[AddUpstream]:
     """Serves a stub and makes it an upstream of a gateway, its model priced."""
     async with AsyncExitStack() as stack:
 
-        async def add(gateway: Gateway, name: str, stub: OpenAIStub, model: str, **fields: Any) -> None:
+        async def add(
+            gateway: Gateway, name: str, stub: OpenAIStub, model: str, *, factor: int = 1, **fields: Any
+        ) -> None:
             url = await stack.enter_async_context(stub.serving())
             body = {"base_url": url, "models": {model: "remote-name"}, **fields}
             await set_config(gateway, "upstream", name, body)
-            await gateway.set_price(model)
+            await gateway.set_price(model, factor=factor)
             await until(lambda: model in gateway.parts.router.table)
 
         yield add
@@ -255,6 +257,43 @@ async def test_leaving_closes_the_upstreams_connection(gateway: Gateway, add_ups
 
     [row] = await gateway.ledger()
     assert (row.status, row.amount_nano_usd) == (EntryStatus.CLIENT_DISCONNECT, 0)
+
+
+async def test_the_cheapest_model_of_a_route_goes_first(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    await add_upstream(gateway, "far", OpenAIStub(usage=USAGE), "big", factor=10)
+    await set_route(gateway, "auto", "far/big", "local/m", strategy="cheapest")
+    await set_route(gateway, "listed", "far/big", "local/m")
+
+    assert (await gateway.chat("a", model="auto")).json()["weir"] == {"served_by": "local/m"}
+    assert (await gateway.chat("b", model="listed")).json()["weir"] == {"served_by": "far/big"}
+
+
+async def test_a_callers_wish_moves_it_to_the_cheaper_model(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    await add_upstream(gateway, "far", OpenAIStub(usage=USAGE), "big", factor=10)
+    await set_route(gateway, "listed", "far/big", "local/m")
+    body = {"model": "listed", "messages": [{"role": "user", "content": "hi"}]}
+
+    answer = await gateway.post("/v1/chat/completions", body, x_weir_prefer="cheaper")
+
+    assert answer.json()["weir"] == {"served_by": "local/m"}
+    [row] = await gateway.ledger()
+    assert (row.model, row.route) == ("m", "listed")
+
+
+async def test_a_soft_budget_moves_its_tenant_to_the_cheaper_model(gateway: Gateway, add_upstream: AddUpstream) -> None:
+    await add_upstream(gateway, "far", OpenAIStub(usage=USAGE), "big", factor=10)
+    await set_route(gateway, "listed", "far/big", "local/m")
+    other = await gateway.add_tenant("globex")
+    await gateway.set_limit(gateway.tenant, "budget_month", None, soft=1)
+
+    first = await gateway.chat("a", model="listed")
+    await gateway.parts.background.drain(5)
+    second = await gateway.chat("b", model="listed")
+    others = await gateway.chat("c", model="listed", tenant=other)
+
+    assert first.json()["weir"] == {"served_by": "far/big"}
+    assert second.json()["weir"] == {"served_by": "local/m"}
+    assert others.json()["weir"] == {"served_by": "far/big"}
 
 
 async def test_a_changed_route_is_in_force_without_a_restart(gateway: Gateway, add_upstream: AddUpstream) -> None:
