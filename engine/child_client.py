@@ -238,6 +238,8 @@ class ChildClient:
         """Asks how the engine is, every second; a hung process of ours is killed, so that it is started again."""
         while True:
             await asyncio.sleep(PING_INTERVAL_S)
+            if self._writer is None:
+                return
             self._send(Ask(next(self._numbers)))
             silent = self._clock() - self._heard_at
             age = self._report_health.last_step_age_s

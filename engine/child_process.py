@@ -158,7 +158,9 @@ def main(arguments: list[str]) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="engine: %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     threading.Thread(target=_exit_at_end_of_stdin, name="parent-watch", daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it drains first
+    # Both are the parent's to handle: it drains first, while service managers signal the whole group at once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     async def serve() -> None:
         await EngineServer(config).run(socket_path)

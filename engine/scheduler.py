@@ -254,13 +254,13 @@ class Scheduler:
         self.blocks.register(sequence)
 
     def _fork(self, parent: Sequence, item: Scheduled, plan: StepPlan) -> None:
-        """The siblings of `n` and `best_of`: they share the prompt's pages and its last logits. One without a slot
+        """The siblings of `n` and `best_of`: they share the prompt's pages and its last logits. One without a place
         waits, finds the prompt in the prefix cache later, and samples the same tokens: its seed is its own."""
         group = parent.group
         for index in range(1, group.num_sequences):
             child = Sequence(group, index, parent.token_ids[: parent.num_prompt], parent.num_prompt, parent.num_prompt)
             group.sequences.append(child)
-            if not self._free_rows:
+            if not self._free_rows or not self._stays_bounded(child):
                 child.hashes = list(parent.hashes)
                 self._queue(child).put_back(child)
                 continue

@@ -98,6 +98,22 @@ async def test_a_stopped_engine_is_seen_within_seconds_and_recovers(client: Chil
     assert (await _collect(client, _request("after")))[-1].last
 
 
+async def test_signals_to_the_whole_group_do_not_cut_a_drain(client: ChildClient) -> None:
+    # Given a stream under way
+    stream = client.generate(_request("r", max_tokens=30))
+    await anext(stream)
+    # When the service manager signals every process, and the gateway drains
+    assert client.pid is not None
+    os.kill(client.pid, signal.SIGTERM)
+    os.kill(client.pid, signal.SIGINT)
+    # Then the stream ends as it should
+    deltas = [delta async for delta in stream]
+    assert deltas[-1].completion_tokens == 30
+    await client.drain(5)
+    with pytest.raises(EngineUnavailable, match="draining and takes no new requests"):
+        await _collect(client, _request("late"))
+
+
 async def test_two_workers_share_one_engine_with_equal_request_ids(
     client: ChildClient, smollm2: Path, tmp_path: Path
 ) -> None:
