@@ -17,7 +17,7 @@ from tests.gateway.controllers.admin.conftest import Company, Office, on_both_da
 ADMIN_PATHS = ("/admin/", "/v1/organization")
 # What differs from one reading to the next without anybody having changed it: roll-ups follow the rows by themselves.
 VOLATILE = {("api_key", "last_used_at")}
-DERIVED = {"usage_rollup", "audit_event"}
+DERIVED = ("usage_", "audit_event")
 
 
 def _routes(app: Litestar) -> set[tuple[str, str, str]]:
@@ -93,8 +93,10 @@ async def test_no_route_shows_or_changes_anything_of_a_foreign_tenant(office: Of
                 leaked += [mark for mark in marks if mark in shown and response.is_success]
             if leaked:
                 wrong.append(f"{case.id} as a foreign {role} shows {leaked}")
-        if await _rows_of(office, company) != before:
-            wrong.append(f"{case.id} as a foreigner changed something")
+        after = await _rows_of(office, company)
+        changed = [table for table, rows in after.items() if rows != before[table]]
+        if changed:
+            wrong.append(f"{case.id} as a foreigner changed {changed}")
     assert wrong == []
 
 
@@ -134,7 +136,7 @@ async def _rows_of(office: Office, company: Company) -> dict[str, list[Any]]:
     async with office.gateway.parts.billing.db.read() as session:
         for table in Base.metadata.sorted_tables:
             owner = table.c.id if table.name == "tenant" else table.c.get("tenant_id")
-            if owner is None or table.name in DERIVED:
+            if owner is None or table.name.startswith(DERIVED):
                 continue
             columns = [column for column in table.c if (table.name, column.name) not in VOLATILE]
             found = await session.execute(sa.select(*columns).where(owner == company.id).order_by(columns[0]))
