@@ -71,7 +71,10 @@ class FlatIndex:
         if not version.epoch:
             return []
         held = self._hold(keys, partition)
-        if not held.covers(version):
+        # Twice at most: the first load found running may have begun before this version was written.
+        for _ in range(2):
+            if held.covers(version):
+                break
             trouble = await self._refresh(held, keys, partition, timeout_s)
             if trouble is not None:
                 return trouble

@@ -12,7 +12,7 @@ Decided before any key is made and before any embedding, from the request alone.
    asker's own state is asked for ("where is my order")
 7. `no-store` forbids writing, `no-cache` forbids reading but refreshes; both together are a bypass
 8. semantic is off for `n` > 1 (several different answers are wanted), logprobs (they belong to one prompt),
-   a fixed seed, and where the request does not end in a user text
+   a fixed seed, completions (a continuation belongs to its very text), and where a chat does not end in a user text
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def uses_tools(request: CacheRequest) -> bool:
 
 
 def _semantic_allowed(request: CacheRequest) -> bool:
-    if request.text is None or uses_tools(request):
+    if request.text is None or not request.messages or uses_tools(request):
         return False
     several = _param(request, "n", 1) > 1 or _param(request, "best_of", 1) > 1
     fixed = request.body.get("seed") is not None

@@ -72,9 +72,14 @@ class SharedFlight(Generic[E]):
     def num_running(self) -> int:
         return self._local.num_running
 
-    def join(self, tenant: str, key: str, produce: Produce[E]) -> Flight[E]:
-        """A seat as in `SingleFlight.join`. Whose `produce` is called generates, and pays for it; all others follow."""
+    def join(self, tenant: str, key: str, produce: Produce[E], *, alone: bool = False) -> Flight[E]:
+        """A seat as in `SingleFlight.join`. Whose `produce` is called generates, and pays for it; all others follow.
+
+        `alone`: fly in this process only; for a request whose lookup has already waited in vain for Redis.
+        """
         keys = self._store.keys(tenant)
+        if alone:
+            return self._local.join(f"{keys.tenant}:{key}", produce)
         return self._local.join(f"{keys.tenant}:{key}", lambda: self._produce(keys, key, produce))
 
     async def close(self) -> None:
@@ -188,10 +193,11 @@ class _Publisher:
         self._wake.set()
 
     async def close(self, outcome: str) -> None:
-        """Writes what is left and the end mark, and gives the lease back."""
+        """Writes what is left and the end mark, and gives the lease back; waits for it as long as for a claim."""
         self._outcome = outcome
         self._wake.set()
-        await asyncio.shield(self._task)
+        # A Redis that hangs must not hold up the participants: the task goes on by itself until its own deadline.
+        await asyncio.wait([self._task], timeout=self._timing.claim_timeout_s)
 
     async def _run(self) -> None:
         lease_ms = int(self._timing.lease_s * 1000)

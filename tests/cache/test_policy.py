@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 
+import msgspec
 import pytest
 
 from cache.errors import InvalidCacheControl
@@ -85,6 +86,11 @@ def test_a_follow_up_to_a_live_question_is_live_too() -> None:
 @pytest.mark.parametrize("body", [{"n": 2}, {"logprobs": True}, {"seed": 5}, {"best_of": 3}])
 def test_what_belongs_to_one_prompt_is_matched_exactly_only(body) -> None:
     made = decision(chat(**body))
+    assert (made.read, made.write, made.semantic) == (True, True, False)
+
+
+def test_a_completion_is_matched_exactly_only() -> None:
+    made = decision(msgspec.structs.replace(chat(), body={"prompt": "Once upon a time"}, endpoint="completions"))
     assert (made.read, made.write, made.semantic) == (True, True, False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -173,6 +174,32 @@ async def test_without_redis_a_gateway_flies_alone(own_server: RedisServer) -> N
     seats = [flights.join("acme", "k", generation) for _ in range(3)]
     assert await asyncio.wait_for(asyncio.gather(*map(collect, seats)), 5) == [["a", "last"]] * 3
     assert generation.started == 1
+    own_server.thaw()
+    await client.aclose()
+
+
+async def test_a_redis_that_freezes_during_a_flight_does_not_hold_its_participants_up(own_server: RedisServer) -> None:
+    client = Redis(unix_socket_path=own_server.socket)
+    flights, generation = gateway(client), Generation()
+    leader = await leading(flights, generation)
+    own_server.freeze()
+    generation.say("b", "last", None)
+    started = time.monotonic()
+    assert await asyncio.wait_for(collect(leader), 5) == ["b", "last"]
+    assert time.monotonic() - started < 0.5
+    own_server.thaw()
+    await client.aclose()
+
+
+async def test_alone_a_flight_does_not_ask_redis(own_server: RedisServer) -> None:
+    client = Redis(unix_socket_path=own_server.socket)
+    own_server.freeze()
+    generation = Generation()
+    generation.say("a", "last", None)
+    started = time.monotonic()
+    seats = [gateway(client).join("acme", "k", generation, alone=True)]
+    assert await asyncio.gather(*map(collect, seats)) == [["a", "last"]]
+    assert time.monotonic() - started < 0.1
     own_server.thaw()
     await client.aclose()
 
