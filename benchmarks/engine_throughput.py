@@ -24,6 +24,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -191,6 +192,17 @@ def trace(core: Any, name: str) -> None:
     pstats.Stats(recorder).sort_stats("tottime").print_stats(22)
 
 
+def cliff(core: Any) -> None:
+    """Total throughput as the contexts in flight double: it must not fall."""
+    random = Random(7)
+    for count in (32, 64):
+        requests = [(workloads._ids(random, random.randrange(8192, 12289)), 128) for _ in range(count)]
+        seconds = run_workload(core, requests)
+        tokens = sum(len(prompt) + outputs for prompt, outputs in requests)
+        preempted = core.stats().num_preemptions
+        print(f"{count} requests of 8k to 12k: {tokens / seconds:.0f} tokens/s in all, {preempted} preemptions so far")
+
+
 def append_rows(rows: list[dict[str, Any]]) -> None:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     new = not RESULTS.exists()
@@ -241,6 +253,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--enforce-eager", action="store_true")
     parser.add_argument("--trace", nargs="*", default=[], metavar="NAME", help="where a workload's host time goes")
     parser.add_argument("--profile", nargs="*", type=int, default=[], metavar="BATCH")
+    parser.add_argument("--cliff", action="store_true", help="32, then 64 requests of 8k to 12k context")
     parser.add_argument("--commit", default="", help="recorded instead of git's HEAD")
     parser.add_argument("--no-csv", action="store_true")
     return parser.parse_args()
@@ -279,6 +292,8 @@ def main() -> None:
         rows.append({**common, "workload": name, **row})
         line = f"{name:15s} {row['seconds']:8.3f} {row['out_tok_s']:10.1f} {row['prompt_tok_s']:13.1f}"
         print(f"{line} {row['of_limit']:9.3f}", flush=True)
+    if args.cliff:
+        cliff(core)
     for name in args.trace:
         trace(core, name)
     for batch in args.profile:

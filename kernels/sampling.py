@@ -14,6 +14,7 @@ from kernels._triton import dependent_launch, jit_for_varying, tl, triton, uses_
 NAN_TOKEN = -1  # what a row with a NaN among its logits samples
 _CHUNK = 4096
 _SCAN = 8192
+_ROOM = 4096  # candidates the last part of a search keeps in registers
 _MASK32 = 0xFFFFFFFF
 
 
@@ -120,16 +121,74 @@ def _at_or_above(row_ptr, vocab, inverse_temperature, best, key, SCAN: tl.conste
 
 
 @triton.jit
-def _highest_key(row_ptr, vocab, inverse_temperature, best, low, high, want_count, want_mass, SCAN: tl.constexpr):
-    """The highest key in [low, high) at or above which lie `want_count` values and a mass of `want_mass`.
+def _value_of(key):
+    """The float32 whose `_ordered` bits are `key`."""
+    key = key.to(tl.int32)
+    return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
 
-    `low` must satisfy both and `high` fail one. Ends early once a single value lies between the two.
+
+@triton.jit
+def _gather_between(row_ptr, vocab, inverse_temperature, low, high, out_ptr, SCAN: tl.constexpr, ROOM: tl.constexpr):
+    """Writes the row's values with ordered bits in [low, high) to out_ptr, in their order, as many as there is room."""
+    found = 0
+    for start in range(0, vocab, SCAN):
+        cols = start + tl.arange(0, SCAN)
+        z = tl.load(row_ptr + cols, mask=cols < vocab, other=float("-inf")).to(tl.float32) * inverse_temperature
+        key = _ordered(z)
+        inside = (key >= low) & (key < high) & (cols < vocab)
+        places = found + tl.cumsum(inside.to(tl.int32), axis=0) - 1
+        tl.store(out_ptr + places, z, mask=inside & (places < ROOM))
+        found += tl.sum(inside.to(tl.int32), axis=0)
+    return tl.minimum(found, ROOM)
+
+
+@triton.jit
+def _highest_key(
+    row_ptr,
+    vocab,
+    inverse_temperature,
+    best,
+    low,
+    low_count,
+    want_count,
+    want_mass,
+    scratch_ptr,
+    SCAN: tl.constexpr,
+    ROOM: tl.constexpr,
+):
+    """The highest key from `low` on at or above which lie `want_count` values and a mass of `want_mass`.
+
+    `low` must satisfy both; low_count values lie at or above it. Passes over the row halve the range of values until
+    those inside fit into `ROOM`; the rest of the search looks at these alone.
     """
-    low_count = vocab
+    high = _ordered(best).to(tl.int64) + 1
     high_count = 0
+    high_mass = 0.0
+    reach = 16.0  # a value that far below the best weighs 1e-7 of it: rarely is one below wanted
+    while (high - low > 1) & (low_count - high_count > ROOM):
+        lower, upper = _value_of(low), tl.minimum(_value_of(high), best)
+        middle = _ordered(tl.where(upper - lower > 2 * reach, upper - reach, 0.5 * lower + 0.5 * upper)).to(tl.int64)
+        reach = reach * 4
+        middle = tl.minimum(tl.maximum(middle, low + 1), high - 1)
+        count, mass = _at_or_above(row_ptr, vocab, inverse_temperature, best, middle.to(tl.int32), SCAN)
+        enough = (count >= want_count) & (mass >= want_mass)
+        low = tl.where(enough, middle, low)
+        low_count = tl.where(enough, count, low_count)
+        high = tl.where(enough, high, middle)
+        high_count = tl.where(enough, high_count, count)
+        high_mass = tl.where(enough, high_mass, mass)
+    found = _gather_between(row_ptr, vocab, inverse_temperature, low.to(tl.int32), high, scratch_ptr, SCAN, ROOM)
+    tl.debug_barrier()  # other threads' candidates are read back
+    slots = tl.arange(0, ROOM)
+    z = tl.load(scratch_ptr + slots, mask=slots < found, other=float("-inf"))
+    keys = tl.where(slots < found, _ordered(z), -2147483648)
+    weights = tl.where(slots < found, tl.exp(z - best), 0.0)
+    tl.debug_barrier()
+    above_count, above_mass = high_count, high_mass
     while (high - low > 1) & (low_count - high_count > 1):
         middle = low + (high - low) // 2
-        count, mass = _at_or_above(row_ptr, vocab, inverse_temperature, best, middle.to(tl.int32), SCAN)
+        count = above_count + tl.sum((keys >= middle).to(tl.int32), axis=0)
+        mass = above_mass + tl.sum(tl.where(keys >= middle, weights, 0.0), axis=0)
         enough = (count >= want_count) & (mass >= want_mass)
         low = tl.where(enough, middle, low)
         low_count = tl.where(enough, count, low_count)
@@ -146,9 +205,11 @@ def _cut_kernel(
     top_ps_ptr,
     min_ps_ptr,
     cuts_ptr,
+    scratch_ptr,
     row_stride,
     vocab,
     SCAN: tl.constexpr,
+    ROOM: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """cuts[row]: the ordered bits a value must reach to be sampled; the least int32 where nothing filters."""
@@ -171,14 +232,14 @@ def _cut_kernel(
         x = tl.load(row_ptr + cols, mask=cols < vocab, other=float("-inf")).to(tl.float32)
         running_max = tl.maximum(running_max, x)
     best = tl.max(running_max, axis=0) * inverse
-    high = _ordered(best).to(tl.int64) + 1
-    cut = _ordered(tl.full([1], float("-inf"), tl.float32))
-    low = tl.max(cut, axis=0).to(tl.int64)
+    scratch = scratch_ptr + row.to(tl.int64) * ROOM
+    lowest = _ordered(tl.full([1], float("-inf"), tl.float32))
+    low = tl.max(lowest, axis=0).to(tl.int64)
     if (top_k > 0) & (top_k < vocab):
-        low = _highest_key(row_ptr, vocab, inverse, best, low, high, top_k, 0.0, SCAN)
+        low = _highest_key(row_ptr, vocab, inverse, best, low, vocab, top_k, 0.0, scratch, SCAN, ROOM)
     if top_p < 1.0:
-        _, total = _at_or_above(row_ptr, vocab, inverse, best, low.to(tl.int32), SCAN)
-        low = _highest_key(row_ptr, vocab, inverse, best, low, high, 1, top_p * total, SCAN)
+        kept, total = _at_or_above(row_ptr, vocab, inverse, best, low.to(tl.int32), SCAN)
+        low = _highest_key(row_ptr, vocab, inverse, best, low, kept, 1, top_p * total, scratch, SCAN, ROOM)
     if min_p > 0.0:
         low = tl.maximum(low, _ordered(best + tl.log(min_p)).to(tl.int64))
     tl.store(cuts_ptr + row, low.to(tl.int32))
@@ -263,9 +324,11 @@ def _launch(
             top_ps,
             min_ps,
             cuts,
+            torch.empty(num_rows * _ROOM, dtype=torch.float32, device=logits.device),
             logits.stride(0),
             vocab,
             SCAN=_SCAN,
+            ROOM=_ROOM,
             num_warps=16,
             **options,
         )

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+import kernels.sampling as module
 from kernels.sampling import NAN_TOKEN, gumbel_noise_ref, sample, sample_ref
 
 
@@ -45,6 +46,18 @@ CASES = [
 def test_draws_the_same_token_as_the_sorted_reference(device, case):
     logits = 3 * torch.randn(6, 300, device=device)
     options = {**case, "seed": [1, 2, 3, -4, 2**40, 6], "position": [0, 1, 2, 3, 100_000, 5]}
+    assert torch.equal(_sample(logits, **options), _sample(logits, fn=sample_ref, **options))
+
+
+@pytest.mark.parametrize("spread", [0.01, 3.0, 40.0])
+@pytest.mark.parametrize("case", CASES[3:], ids=str)
+def test_a_search_with_little_room_ends_at_the_same_token(device, case, spread, monkeypatch):
+    # Given room for 8 candidates, so that passes over the whole row must narrow the range first
+    monkeypatch.setattr(module, "_ROOM", 8)
+    logits = spread * torch.randn(3, 300, device=device)
+    logits[1, :40] = float("-inf")
+    logits[2, :60] = logits[2].max()  # more ties than there is room for
+    options = {**case, "seed": [1, 2, 3], "position": [0, 1, 2]}
     assert torch.equal(_sample(logits, **options), _sample(logits, fn=sample_ref, **options))
 
 
