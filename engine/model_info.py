@@ -37,10 +37,20 @@ def model_revision(folder: Path) -> str:
 
 
 def make_model_info(
-    name: str, folder: Path, config: ModelConfig, *, dtype: str, max_model_len: int, num_parameters: int
+    name: str,
+    folder: Path,
+    config: ModelConfig,
+    *,
+    dtype: str,
+    max_model_len: int,
+    num_parameters: int,
+    quantization: str = "",
+    kv_cache_dtype: str = "auto",
 ) -> ModelInfo:
-    """Args: dtype is what the weights run in: it changes answers, so it is part of the revision."""
-    revision = hashlib.sha256(f"{model_revision(folder)}:{dtype}".encode()).hexdigest()
+    """Args: dtype is what the weights run in. It, the weights' quantization and the KV pages' dtype change answers, so
+    they are part of the revision."""
+    numerics = f"{model_revision(folder)}:{dtype}:{quantization}:{kv_cache_dtype}"
+    revision = hashlib.sha256(numerics.encode()).hexdigest()
     return ModelInfo(
         name=name,
         path=str(folder),

@@ -136,6 +136,8 @@ def build_core_from_folder(
         dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
         max_model_len=max_model_len,
         num_parameters=num_parameters(model),
+        quantization=config.quantization,
+        kv_cache_dtype=config.kv_cache_dtype,
     )
     return assemble_core(config, runner, bounds, info, clock)
 
