@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from litestar import Controller, Request, Response
 from litestar.di import NamedDependency, Provide
 from redis.exceptions import RedisError
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from billing.db import Database
@@ -27,8 +27,8 @@ By = NamedDependency[Actor]
 Db = NamedDependency[Database]
 Secret = NamedDependency[ServerSecret]
 
-# What a driver raises when its server is gone or does not answer in time.
-_AWAY = (OperationalError, InterfaceError, PoolTimeout, RedisError, ConnectionError)
+# What a driver raises when its server is gone or does not answer in time; SQL's errors are looked at one by one.
+_AWAY = (PoolTimeout, RedisError, OSError)
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
@@ -48,6 +48,15 @@ def _secret(billing: NamedDependency[Billing]) -> ServerSecret:
     return billing.secret
 
 
+def database_error_response(request: Request[Any, Any, Any], exc: DBAPIError) -> Response[bytes]:
+    """503 when the database is away, 500 for what is a fault of ours. Raises: nothing.
+
+    asyncpg's lost and refused connections come as a bare DBAPIError, SQLite's locked file as OperationalError.
+    """
+    away = exc.connection_invalidated or type(exc) in (DBAPIError, OperationalError, InterfaceError)
+    return away_response(request, exc) if away else error_response(request, exc)
+
+
 def away_response(request: Request[Any, Any, Any], exc: Exception) -> Response[bytes]:
     """A store of ours is away: 503 with Retry-After, never a 4xx. Raises: nothing."""
     log.warning("%s %s failed: %s", request.method, request.url.path, type(exc).__name__)
@@ -65,7 +74,14 @@ class AdminController(Controller):
         "db": Provide(_db, sync_to_thread=False),
         "secret": Provide(_secret, sync_to_thread=False),
     }
-    exception_handlers = cast(Any, {BillingError: billing_error_response, **dict.fromkeys(_AWAY, away_response)})
+    exception_handlers = cast(
+        Any,
+        {
+            BillingError: billing_error_response,
+            DBAPIError: database_error_response,
+            **dict.fromkeys(_AWAY, away_response),
+        },
+    )
 
 
 def page_of(rows: Sequence[R], limit: int, view: Callable[[R], V], *, next_after: Callable[[R], str]) -> Page[V]:
