@@ -12,7 +12,7 @@ from typing import cast
 import aiohttp
 import msgspec
 import sqlalchemy as sa
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 
 from billing.secrets import ServerSecret
 from billing.service import Billing, BillingSettings
@@ -56,7 +56,8 @@ from gateway.webhooks import WebhookClient
 
 log = logging.getLogger(__name__)
 
-MAX_REDIS_CONNECTIONS = 256
+MAX_REDIS_CONNECTIONS = 64
+REDIS_POOL_WAIT_S = 5.0
 
 
 class Overrides(msgspec.Struct, kw_only=True):
@@ -195,7 +196,9 @@ def _responses(
 
 
 def _redis(url: str, stack: AsyncExitStack) -> Redis:
-    redis: Redis = Redis.from_url(url, max_connections=MAX_REDIS_CONNECTIONS)
+    """A client whose callers queue for a connection: a burst over the pool's size must not read as an absent Redis."""
+    pool = BlockingConnectionPool.from_url(url, max_connections=MAX_REDIS_CONNECTIONS, timeout=REDIS_POOL_WAIT_S)
+    redis: Redis = Redis.from_pool(pool)
     stack.push_async_callback(redis.aclose)
     return redis
 

@@ -229,7 +229,8 @@ async def start_gateway(data_root: Path, redis_url: str, seed: Seed) -> AsyncIte
             )
             # A busy test machine is no absent Redis.
             fields.setdefault("redis_deadline_ms", 5000)
-            settings = Settings(data_dir=str(folder), redis_url=redis_url, **fields)
+            fields.setdefault("redis_url", redis_url)
+            settings = Settings(data_dir=str(folder), **fields)
             app = create_app(settings, overrides)
             await stack.enter_async_context(_started(app))
             transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)  # type: ignore[arg-type]
