@@ -84,7 +84,7 @@ async def test_a_thousand_streams_lose_and_reorder_nothing(start_gateway: StartG
     expected = [f"{number};" for number in range(NUM_DELTAS)]
     assert all(stream.deltas == expected for stream in streams)
     async with asyncio.timeout(30):
-        while len(await gateway.ledger()) < NUM_STREAMS:  # rows may come by way of the journal
+        while len(await gateway.ledger()) < NUM_STREAMS:  # noqa: ASYNC110 - rows may come by way of the journal
             await asyncio.sleep(0.5)
     assert len(await gateway.ledger()) == NUM_STREAMS
     waits = sorted(stream.ttft_s for stream in streams)
