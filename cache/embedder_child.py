@@ -1,4 +1,6 @@
-"""The embedder process: `python -m cache.embedder_child PATH` reads batches from stdin and writes results to stdout.
+"""The embedder process: `python -m cache.embedder_child MODEL PATH`; batches in by stdin, results out by stdout.
+
+MODEL is "sentences" (the embedder) or "pairs" (the cross-encoder).
 
 It ends when its stdin does, so it never outlives the gateway that started it, however that one ended.
 """
@@ -7,23 +9,43 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import BinaryIO
+from collections.abc import Sequence
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
-from cache.embedder import EmbedderSpec
-from cache.embedder_model import SentenceModel
+from cache.embedder import EmbedderSpec, Embedding
 from cache.embedder_wire import Batch, Failure, Hello, Result, decode_to_child, frame, frame_length
 from cache.errors import EmbedderUnavailable
 
 
-def main(path: str) -> int:
+class Model(Protocol):
+    """What the process serves."""
+
+    dims: int
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]: ...
+
+
+def load(model: str, path: str) -> Model:
+    """Raises: EmbedderUnavailable."""
+    spec = EmbedderSpec(path=path)
+    if model == "pairs":
+        from cache.cross_encoder_model import PairModel
+
+        return PairModel(spec)
+    from cache.embedder_model import SentenceModel
+
+    return SentenceModel(spec)
+
+
+def main(kind: str, path: str) -> int:
     """Returns the exit status: 1 if the model does not load."""
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not stand between the frames
     try:
-        model = SentenceModel(EmbedderSpec(path=path))
-        model.embed(["warm up"])
+        model = load(kind, path)
+        model.embed(["warm", "up"])
     except EmbedderUnavailable as exc:
         _send(sink, frame(Failure(-1, str(exc))))
         return 1
@@ -33,7 +55,7 @@ def main(path: str) -> int:
     return 0
 
 
-def _answer(model: SentenceModel, batch: Batch) -> Result | Failure:
+def _answer(model: Model, batch: Batch) -> Result | Failure:
     try:
         embeddings = model.embed(batch.texts)
     except Exception as exc:  # noqa: BLE001  # the busy loop: a batch that fails, fails alone
@@ -58,4 +80,4 @@ def _send(sink: BinaryIO, raw: bytes) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+    raise SystemExit(main(sys.argv[1], sys.argv[2]))

@@ -29,11 +29,14 @@ _TROUBLE = (OSError, EOFError, TimeoutError, ValueError, msgspec.MsgspecError)
 class ProcessBackend:
     """A `Backend` over one child process with one thread. A dead or hung child is replaced; meanwhile `run` raises.
 
-    `python` is the interpreter; `niceness` lowers the child's priority, so that embedding yields to the engine.
+    `model` is "sentences" or "pairs" (`embedder_child`), `python` the interpreter; `niceness` lowers the child's
+    priority, so that embedding yields to the engine.
     """
 
-    def __init__(self, spec: EmbedderSpec, *, python: str = sys.executable, niceness: int = 0) -> None:
-        self._spec, self._python, self._niceness = spec, python, niceness
+    def __init__(
+        self, spec: EmbedderSpec, *, model: str = "sentences", python: str = sys.executable, niceness: int = 0
+    ) -> None:
+        self._spec, self._model, self._python, self._niceness = spec, model, python, niceness
         self._process: Process | None = None
         self._dims = 0
         self._number = 0
@@ -81,7 +84,7 @@ class ProcessBackend:
         # One thread; set before the child imports torch, as OpenMP reads it once.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
-        command = [self._python, "-m", "cache.embedder_child", self._spec.path]
+        command = [self._python, "-m", "cache.embedder_child", self._model, self._spec.path]
         if self._niceness:
             command = ["nice", "-n", str(self._niceness), *command]
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment)
