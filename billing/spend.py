@@ -26,11 +26,11 @@ class Scope(msgspec.Struct, frozen=True):
 
 async def spent_nano_usd(session: AsyncSession, scopes: Sequence[Scope]) -> list[int]:
     """What each scope's rows add up to, in nano-USD."""
-    sums = [await session.scalar(_spent(scope)) for scope in scopes]
+    sums = [await session.scalar(_spent(scope, session.get_bind().dialect.name)) for scope in scopes]
     return [int(total or 0) for total in sums]
 
 
-def _spent(scope: Scope) -> sa.Select[Any]:
+def _spent(scope: Scope, dialect: str) -> sa.Select[Any]:
     owner = {"tenant": "tenant_id", "project": "project_id", "key": "key_id"}[scope.kind]
 
     def conditions(table: Table) -> list[sa.ColumnElement[bool]]:
@@ -47,5 +47,6 @@ def _spent(scope: Scope) -> sa.Select[Any]:
         end=bucket_of(scope.end),
         whole_days=True,
         sums=("amount_nano_usd",),
+        dialect=dialect,
     )
     return sa.select(sa.func.coalesce(sa.func.sum(usage.c.amount_nano_usd), 0))

@@ -24,11 +24,21 @@ _MEASURES = (
 )
 
 
+_SUMS = (
+    "requests",
+    "cached_input_tokens",
+    "amount_nano_usd",
+    "saved_input_tokens",
+    "saved_output_tokens",
+    "saved_nano_usd",
+)
+
+
 async def build(session: AsyncSession, query: ReportQuery) -> ReportTable:
     """Rows by `query.by`, with a total. `hit_ratio_ppm` is hits of all requests, in parts per million."""
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     total: dict[str, Any] = {}
-    for key, row in await usage_by_names(session, query, ["cache_outcome"]):
+    for key, row in await usage_by_names(session, query, ["cache_outcome"], sums=_SUMS):
         for into in (groups.setdefault(key, dict(zip(query.by, key, strict=True))), total):
             _add(into, row)
     for into in (*groups.values(), total):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from billing.entry import TOKEN_FIELDS
 from billing.money import half_even
 from billing.reports import spend
 from billing.reports.report import Column, ColumnKind, Report, ReportQuery, ReportTable
 from billing.reports.usage_rows import COLUMN_OF, TIMES
-from billing.rollups import SUMS
 
 _MEASURES = (
     Column("requests", "requests", ColumnKind.COUNT),
@@ -26,7 +26,7 @@ async def build(session: AsyncSession, query: ReportQuery) -> ReportTable:
     table = await spend.build(session, query)
     rows = table.rows if table.total is None else [*table.rows, table.total]
     for row in rows:
-        tokens = sum(row.get(name, 0) for name in SUMS if name.endswith("_tokens") and not name.startswith("saved"))
+        tokens = sum(row.get(name, 0) for name in TOKEN_FIELDS)
         row["tokens"] = tokens
         row["margin_nano_usd"] = row.get("amount_nano_usd", 0) - row.get("cost_nano_usd", 0)
         row["cost_per_million_nano_usd"] = half_even(row.get("cost_nano_usd", 0) * 1_000_000, tokens) if tokens else 0

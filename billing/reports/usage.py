@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from billing.entry import AMOUNT_FIELDS, TOKEN_FIELDS
 from billing.errors import Invalid
 from billing.principal import Actor
 from billing.reports.report import ReportQuery, narrow
@@ -17,6 +18,8 @@ from billing.reports.usage_rows import COLUMN_OF, conditions, grouped_usage
 from billing.rollups import SUMS, ledger_as_rollup
 from billing.tables import LedgerEntry
 
+USAGE_SUMS = ("requests", *TOKEN_FIELDS)
+COSTS_SUMS = ("requests", *TOKEN_FIELDS, *AMOUNT_FIELDS)
 WIDTHS = {"1m": 60, "1h": 3600, "1d": 86_400}
 PAGE_DEFAULTS = {"1m": (60, 1440), "1h": (24, 168), "1d": (7, 31)}  # buckets a page: default, largest
 COSTS_PAGE = (7, 180)
@@ -79,8 +82,8 @@ async def usage(session: AsyncSession, actor: Actor, query: UsageQuery, *, now: 
             raise Invalid(f"group_by: {name[:40]!r} is none of {', '.join((*GROUPS, 'user_id'))}", param="group_by")
     columns = tuple(COLUMN_OF[GROUPS[name]] for name in names)
     first, last, after = _page(query, PAGE_DEFAULTS[query.width], now)
-    rows = await _rows(session, actor, query, columns, first=first, last=last)
-    return _bucketed(rows, columns, WIDTHS[query.width], first=first, last=last, after=after)
+    rows = await _rows(session, actor, query, columns, USAGE_SUMS, first=first, last=last)
+    return _bucketed(rows, WIDTHS[query.width], first=first, last=last, after=after)
 
 
 async def costs(session: AsyncSession, actor: Actor, query: UsageQuery, *, now: datetime | None = None) -> UsagePage:
@@ -96,8 +99,8 @@ async def costs(session: AsyncSession, actor: Actor, query: UsageQuery, *, now: 
     owners = tuple(COLUMN_OF[GROUPS[name]] for name in query.group_by if name != "line_item")
     columns = (*owners, "model") if by_line else owners
     first, last, after = _page(query, COSTS_PAGE, now)
-    rows = await _rows(session, actor, query, columns, first=first, last=last)
-    page = _bucketed(rows, columns, WIDTHS["1d"], first=first, last=last, after=after)
+    rows = await _rows(session, actor, query, columns, COSTS_SUMS, first=first, last=last)
+    page = _bucketed(rows, WIDTHS["1d"], first=first, last=last, after=after)
     if not by_line:
         return page
     buckets = [
@@ -141,7 +144,14 @@ def _page(query: UsageQuery, sizes: tuple[int, int], now: datetime | None) -> tu
 
 
 async def _rows(
-    session: AsyncSession, actor: Actor, query: UsageQuery, columns: tuple[str, ...], *, first: int, last: int
+    session: AsyncSession,
+    actor: Actor,
+    query: UsageQuery,
+    columns: tuple[str, ...],
+    sums: tuple[str, ...],
+    *,
+    first: int,
+    last: int,
 ) -> list[dict[str, Any]]:
     report = narrow(
         actor,
@@ -158,7 +168,12 @@ async def _rows(
         return await _by_minute(session, report, columns)
     width: sa.ColumnElement[int] = sa.literal_column(str(WIDTHS[query.width]))
     return await grouped_usage(
-        session, report, columns, cut=lambda bucket: bucket - bucket % width, by_utc_day=query.width == "1d"
+        session,
+        report,
+        columns,
+        cut=lambda bucket: bucket - bucket % width,
+        by_utc_day=query.width == "1d",
+        sums=sums,
     )
 
 
@@ -190,16 +205,9 @@ def _minute(session: AsyncSession) -> sa.ColumnElement[int]:
     )
 
 
-def _bucketed(
-    rows: list[dict[str, Any]], columns: tuple[str, ...], width: int, *, first: int, last: int, after: int | None
-) -> UsagePage:
-    starts = range(first, last, width)
-    groups: dict[int, dict[tuple[Any, ...], dict[str, Any]]] = {start: {} for start in starts}
+def _bucketed(rows: list[dict[str, Any]], width: int, *, first: int, last: int, after: int | None) -> UsagePage:
+    groups: dict[int, list[dict[str, Any]]] = {start: [] for start in range(first, last, width)}
     for row in rows:
-        start = row["period"]
-        key = tuple(row[name] for name in columns)
-        into = groups[start].setdefault(key, {name: row[name] for name in columns})
-        for name in ("requests", *SUMS):
-            into[name] = into.get(name, 0) + (row[name] or 0)
-    buckets = [UsageBucket(start, start + width, list(groups[start].values())) for start in starts]
+        groups[row.pop("period")].append(row)
+    buckets = [UsageBucket(start, start + width, results) for start, results in groups.items()]
     return UsagePage(buckets, str(after) if after is not None else None)

@@ -30,6 +30,7 @@ COLUMN_OF = {
 }
 TIMES = ("day", "week", "month", "hour", "bucket")
 MAX_PERIODS_SQLITE = 400  # as branches of a CASE
+ALL_SUMS = ("requests", *SUMS)
 Cut = Callable[[sa.ColumnElement[int]], sa.ColumnElement[int]]
 
 
@@ -40,8 +41,9 @@ async def grouped_usage(
     *,
     cut: Cut | None = None,
     by_utc_day: bool = False,
+    sums: Sequence[str] = ALL_SUMS,
 ) -> list[dict[str, Any]]:
-    """Sums (SUMS and `requests`) by dimension `columns`, and by `cut(bucket)` as `period`; ordered by the same.
+    """`sums` by dimension `columns`, and by `cut(bucket)` as `period`; ordered by the same.
 
     `by_utc_day`: the cut does not look below whole UTC days.
     """
@@ -52,21 +54,23 @@ async def grouped_usage(
         start=bucket_of(query.start) if query.start is not None else None,
         end=bucket_of(query.end) if query.end is not None else None,
         whole_days=cut is None or by_utc_day,
+        sums=sums,
+        dialect=session.get_bind().dialect.name,
     )
     groups: list[sa.ColumnElement[Any]] = [usage.c[name] for name in columns]
     if cut is not None:
         period = sa.select(cut(usage.c.bucket).label("period"), *usage.c).subquery()
         groups, usage = [period.c.period, *(period.c[name] for name in columns)], period
-    sums = [sa.cast(sa.func.sum(usage.c[name]), sa.BigInteger).label(name) for name in ("requests", *SUMS)]
-    statement = sa.select(*groups, *sums)
+    totals = [sa.cast(sa.func.sum(usage.c[name]), sa.BigInteger).label(name) for name in sums]
+    statement = sa.select(*groups, *totals)
     if groups:
         statement = statement.group_by(*groups).order_by(*groups)
     rows = (await session.execute(statement)).mappings().all()
-    return [dict(row) for row in rows if row["requests"] is not None]
+    return [dict(row) for row in rows if row[sums[0]] is not None]
 
 
 async def usage_by_names(
-    session: AsyncSession, query: ReportQuery, more: Sequence[str] = ()
+    session: AsyncSession, query: ReportQuery, more: Sequence[str] = (), *, sums: Sequence[str] = ALL_SUMS
 ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """(values of `query.by`, sums) with periods as their labels; `more` columns are grouped by too.
 
@@ -76,7 +80,7 @@ async def usage_by_names(
     columns = tuple(dict.fromkeys([*(COLUMN_OF[name] for name in query.by if name not in TIMES), *more]))
     cut, starts = await _cut(session, query, times)
     rows = []
-    for row in await grouped_usage(session, query, columns, cut=cut):
+    for row in await grouped_usage(session, query, columns, cut=cut, sums=sums):
         start = row.pop("period", 0)
         bucket = starts[start] if starts is not None else start
         values = tuple(
