@@ -5,16 +5,22 @@
 
 from __future__ import annotations
 
-from gateway.calls import Call
+from collections.abc import Callable
+
+from gateway.calls import Call, OutputParser
 from gateway.constraints import Constrainer, prompt_parts
 from gateway.errors import InvalidRequest
 from gateway.intake import Intake
 from gateway.messages import check_turns
 from gateway.prompts import Prompt, TextModel
+from gateway.reasoning import with_reasoning
 from gateway.routing import Router
 from gateway.sampling import chat_sampling, fit
 from gateway.schemas.chat import ChatRequest
 from gateway.texts import Texts
+from gateway.tools.plan import OutputPlan
+
+PROMPT_END_TOKENS = 16  # enough for the tag that a thinking model's template may open, in any vocabulary
 
 
 class ChatCalls:
@@ -41,8 +47,18 @@ class ChatCalls:
         return intake.call(
             prompts=[prompt.token_ids],
             sampling=plan.apply(chat_sampling(data, model.info, grammar=plan.grammar, max_tokens=max_tokens)),
-            new_parser=plan.new_parser,
+            new_parser=self._parser(plan, model, prompt),
             dropped_turns=prompt.dropped_turns,
+        )
+
+    def _parser(self, plan: OutputPlan, model: TextModel, prompt: Prompt) -> Callable[[], OutputParser] | None:
+        if model.template is None:
+            return plan.new_parser
+        return with_reasoning(
+            plan.new_parser,
+            template=model.template.source,
+            prompt_end=model.decode(prompt.token_ids[-PROMPT_END_TOKENS:], skip_special_tokens=False),
+            has_grammar=plan.grammar is not None,
         )
 
     def _check(self, data: ChatRequest) -> None:

@@ -93,6 +93,7 @@ class _Merge:
         self._prompt_tokens = [0] * len(call.prompts)
         self._cached_tokens = [0] * len(call.prompts)
         self._completion_tokens: dict[tuple[int, int], int] = {}
+        self._reasoning_tokens = 0
         self._engine_us = 0
 
     def add(self, number: int, delta: Delta) -> Progress:
@@ -102,13 +103,17 @@ class _Merge:
         self._engine_us += delta.engine_us
         if delta.finish_reason is FinishReason.ERROR:
             raise UpstreamError("The engine failed on this request.", retryable=False, status=500)
-        return Progress(pieces=[self._piece(number * self._n + delta.index, delta)], counts=self._counts())
+        piece = self._piece(number * self._n + delta.index, delta)
+        if piece.reasoning and not (piece.text or piece.tool_calls):
+            self._reasoning_tokens += len(delta.token_ids)
+        return Progress(pieces=[piece], counts=self._counts())
 
     def _counts(self) -> Counts:
         return Counts(
             prompt_tokens=sum(self._prompt_tokens),
             completion_tokens=sum(self._completion_tokens.values()),
             cached_tokens=sum(self._cached_tokens),
+            reasoning_tokens=self._reasoning_tokens,
             engine_us=self._engine_us,
         )
 
