@@ -7,10 +7,13 @@ from typing import Any
 import click
 
 from billing import tenants
+from billing.adjustments import adjust, signed_amount
+from billing.principal import Actor
 from billing.reports.entries import entries_of
 from billing.reports.report import ReportQuery
 from billing.reports.requests import MAX_PAGE, REPORT
-from gateway.cli.books import Books, run_with_books
+from billing.service import Billing
+from gateway.cli.books import Books, run_with_billing, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_json, print_rows
 from gateway.cli.report import parse_filters
@@ -90,3 +93,49 @@ def show(obj: CliContext, request_id: str) -> None:
             return await shown_entries(session, await entries_of(session, books.actor, request_id))
 
     print_json(run_with_books(obj, work))
+
+
+@command.command("adjust")
+@click.argument("tenant")
+@click.option("--credit", metavar="USD", help="Give this much back.")
+@click.option("--debit", metavar="USD", help="Charge this much.")
+@click.option("--note", required=True, help="Why; it stands in the row.")
+@click.option("--id", "id_", help="Makes it idempotent: the same value on every retry books one row.")
+@click.option("--project", help="Also to this project (slug or id).")
+@click.option("--key", help="Also to this key (id).")
+@json_option
+@click.pass_obj
+def adjust_(
+    obj: CliContext,
+    tenant: str,
+    credit: str | None,
+    debit: str | None,
+    note: str,
+    id_: str | None,
+    project: str | None,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Book a credit or a debit to TENANT as a row of its own; budgets follow at once.
+
+    \b
+    weir ledger adjust acme --credit 12.50 --note "outage of 3 December" --id outage-2026-12-03
+    """
+    amount = signed_amount(credit, debit)
+
+    async def work(billing: Billing) -> list[dict[str, Any]]:
+        booked = await adjust(
+            billing.db,
+            billing.redis,
+            Actor.operator(),
+            tenant=tenant,
+            amount_nano=amount,
+            note=note,
+            id=id_,
+            project=project,
+            key=key,
+        )
+        async with billing.db.read() as session:
+            return await shown_entries(session, [booked])
+
+    print_rows(run_with_billing(obj, work), ["request_id", "tenant", "amount_usd", "note"], as_json=as_json)

@@ -6,9 +6,10 @@ from typing import Any
 
 from litestar import get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath
+from litestar.params import FromPath, JSONBody
 
 from billing import audit, tenants
+from billing.adjustments import adjust, signed_amount
 from billing.reports.entries import entries_of
 from billing.reports.registry import REPORTS, report_named
 from billing.reports.report import ReportQuery
@@ -16,11 +17,13 @@ from billing.reports.requests import REPORT as REQUESTS
 from billing.service import Billing
 from gateway.admin_auth import administers, operates, reads_books
 from gateway.controllers.admin.base import AdminController, By, Db, page_of
+from gateway.decoding import BodyDTO
 from gateway.periods import parse_moment
 from gateway.presenters.reports import shown_entries, shown_row, shown_rows
 from gateway.queries import takes_query
 from gateway.schemas.admin.books import (
     LEDGER_FILTERS,
+    AdjustmentCreate,
     AuditParams,
     AuditView,
     ColumnView,
@@ -117,6 +120,34 @@ class LedgerController(AdminController):
         """Every column of every row: attempts and corrections. Raises: NotFound (404), for a foreign one too."""
         async with db.read() as session:
             return await shown_entries(session, await entries_of(session, actor, request_id))
+
+    @post(
+        "/adjustments",
+        guards=[operates],
+        operation_id="CreateAdjustment",
+        summary="Book a credit or a debit",
+        dto=BodyDTO[AdjustmentCreate],
+        return_dto=None,
+        status_code=200,
+    )
+    async def create_adjustment(
+        self, actor: By, data: JSONBody[AdjustmentCreate], billing: NamedDependency[Billing]
+    ) -> dict[str, Any]:
+        """The ledger's new row. Raises: InvalidRequest (400), NotFound (404), Conflict (409) for an `id` used twice."""
+        booked = await adjust(
+            billing.db,
+            billing.redis,
+            actor,
+            tenant=data.tenant,
+            amount_nano=signed_amount(data.credit_usd, data.debit_usd),
+            note=data.note,
+            id=data.id,
+            project=data.project,
+            key=data.key,
+        )
+        async with billing.db.read() as session:
+            [row] = await shown_entries(session, [booked])
+        return row
 
 
 class ReconcileController(AdminController):

@@ -11,7 +11,7 @@ from msgspec import Meta
 from billing.reconcile import Findings, Repairs
 from billing.reports.report import Report
 from billing.tables import AuditEvent
-from gateway.schemas.admin.common import PageQuery, Ref
+from gateway.schemas.admin.common import PageQuery, Ref, Usd
 
 Words = tuple[str, ...]
 Time = Annotated[str, Meta(max_length=40, description="ISO 8601; a day or a moment without offset is local")]
@@ -92,6 +92,18 @@ LEDGER_FILTERS = (
     *("project", "key", "model", "endpoint", "upstream", "cache", "status", "kind"),
     *("request", "conversation", "end_user", "error"),
 )
+
+
+class AdjustmentCreate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Exactly one of `credit_usd` and `debit_usd`. `id` makes it idempotent: the same value on every retry."""
+
+    tenant: Ref
+    note: Annotated[str, Meta(min_length=1, max_length=500)]
+    credit_usd: Usd | None = None
+    debit_usd: Usd | None = None
+    id: Annotated[str, Meta(min_length=1, max_length=60)] | None = None
+    project: Ref | None = None
+    key: Ref | None = None
 
 
 class ReconcileResult(msgspec.Struct, kw_only=True):

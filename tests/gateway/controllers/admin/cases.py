@@ -95,6 +95,13 @@ CASES: list[Case] = [
     case("ListReports", "GET", "/admin/v1/reports", "member"),
     case("GetReport", "GET", "/admin/v1/reports/{report}", "member", query={"tenant": "{tenant}", "by": "tenant,key"}),
     case("ListLedger", "GET", "/admin/v1/ledger", "member", query={"tenant": "{tenant}"}),
+    case(
+        "CreateAdjustment",
+        "POST",
+        "/admin/v1/ledger/adjustments",
+        "operator",
+        body={"tenant": "{tenant}", "credit_usd": "1", "note": "sorry"},
+    ),
     case("GetLedger", "GET", "/admin/v1/ledger/{request_id}", "member"),
     case("CheckBooks", "GET", "/admin/v1/reconcile", "operator"),
     case("RepairBooks", "POST", "/admin/v1/reconcile", "operator"),

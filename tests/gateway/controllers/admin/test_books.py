@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
@@ -108,3 +109,30 @@ async def test_audit_is_paged_filtered_and_names_the_request(office: Office) -> 
     assert event["id"] not in [each["id"] for each in older["data"]]
     only = await office.ok("GET", "/admin/v1/audit", admin, params={"action": "tenant.created"})
     assert [each["resource_id"] for each in only["data"]] == [office.acme.id]
+
+
+async def test_credit_is_booked_once_moves_the_budget_and_leaves_no_drift(office: Office) -> None:
+    # given a day's budget of which a chat has used some
+    budget = {"scope": "tenant", "scope_id": office.acme.id, "quota": "budget_day", "hard": "1"}
+    await office.ok("PUT", "/admin/v1/limits", body=budget)
+    chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    await office.ok("POST", "/v1/chat/completions", office.acme.keys["inference"], chat)
+    await office.gateway.parts.background.drain(5)
+    [before] = await office.ok("GET", "/admin/v1/limits/status", params={"tenant": "globex"})
+    # when a credit is given, twice by mistake
+    credit = {"tenant": "globex", "credit_usd": "0.000000001", "note": "a nano-dollar back", "id": "ticket-7"}
+    row = await office.ok("POST", f"{LEDGER}/adjustments", body=credit)
+    again = await office.ok("POST", f"{LEDGER}/adjustments", body=credit)
+    # then it stands once, exactly, in the ledger, the report and the budget
+    assert (row["kind"], row["amount_nano_usd"], row["note"]) == ("adjustment", -1, "a nano-dollar back")
+    assert again["id"] == row["id"]
+    [after] = await office.ok("GET", "/admin/v1/limits/status", params={"tenant": "globex"})
+    assert Decimal(before["used"]) - Decimal(after["used"]) == Decimal("0.000000001")
+    report = await office.ok("GET", REPORT, params={"by": "tenant", "tenant": "globex"})
+    assert report["rows"][0]["amount_usd"] == after["used"]
+    assert (await office.ok("GET", "/admin/v1/reconcile"))["findings"]["counters_wrong"] == []
+    # and the same id with another amount is an error, not a second row
+    await office.refused(409, "POST", f"{LEDGER}/adjustments", body={**credit, "credit_usd": "5"})
+    for wrong in ({"credit_usd": "1", "debit_usd": "1"}, {}, {"debit_usd": "-1"}, {"debit_usd": "0"}):
+        body = {"tenant": "globex", "note": "x", **wrong}
+        await office.refused(400, "POST", f"{LEDGER}/adjustments", body=body)
