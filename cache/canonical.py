@@ -71,3 +71,15 @@ def normalised_text(text: str) -> str:
     if "\n" in folded or "`" in folded:
         return folded
     return " ".join(folded.split())
+
+
+END_CHARS = 600
+
+
+def both_ends(text: str) -> str:
+    """A long text's first and last 600 characters, where the question stands; a short one whole.
+
+    What reads wording by patterns reads no more than this: a pasted document is no question, and some patterns take
+    time that grows with the square of the length (a megabyte of "is" would stop the event loop for minutes).
+    """
+    return text if len(text) <= 2 * END_CHARS else f"{text[:END_CHARS]}\n{text[-END_CHARS:]}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from datetime import date, timedelta
 
+from cache.canonical import both_ends
 from cache.guards.dates import MONTHS
 
 NEAR_DAYS = 31  # a date this near is an appointment, a departure or a deadline, not history
@@ -117,7 +118,7 @@ _DATES = (
 
 def is_live(text: str, *, today: date) -> bool:
     """Whether `text` asks for something volatile. `today` is the caller's date, for dates near it."""
-    lowered = _QUOTED.sub(" ", text.lower().replace("’", "'")).strip()
+    lowered = _QUOTED.sub(" ", both_ends(text).lower().replace("’", "'")).strip()
     if any(abs(day - today) <= timedelta(days=NEAR_DAYS) for day in _dates_in(lowered, today)):
         return True
     if _TIMELESS.search(lowered):

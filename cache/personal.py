@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from cache.canonical import both_ends
+
 
 class Personal(Enum):
     NONE = 0
@@ -46,7 +48,7 @@ _STATE = re.compile(
 
 def personal_degree(text: str) -> Personal:
     """How far the wording is the asker's own."""
-    lowered = text.lower().replace("’", "'")
+    lowered = both_ends(text).lower().replace("’", "'")
     if _PROCEDURE.search(lowered):
         return Personal.WORDING if _says_mine(lowered) else Personal.NONE
     if _STATE.search(lowered):

@@ -22,6 +22,7 @@ from cache.outcome import Reason
 from cache.store import STORE_TROUBLE, PartitionVersion, RedisStore
 from cache.vectors import Candidate, Vector, pack_vectors
 
+MAX_CHARS = 4000  # no embedder of 256 tokens reads as much, and nothing is parsed before this is checked
 MAX_CANDIDATES = 4  # the winner, and the next ones in case it is a near miss or has just expired
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,8 @@ class SemanticCache:
 
     async def embed(self, text: str, *, timeout_s: float) -> Embedding | Reason:
         """The question's embedding, or why it can have none: LANGUAGE, LENGTH, EMBEDDER."""
+        if len(text) > MAX_CHARS:
+            return Reason.LENGTH
         language = language_of(text)
         if language is None or language not in self._embedder.languages:
             return Reason.LANGUAGE

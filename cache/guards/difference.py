@@ -9,6 +9,8 @@ import msgspec
 from cache.guards.english import Question, Token
 from cache.guards.units import canonical_unit
 
+MAX_SPELLINGS = 12  # with more words open, no spelling makes the questions one; comparing all takes their square
+
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """`left`, `right`: content words without a counterpart; `pairs`: positions of those with one, by the left's."""
@@ -22,25 +24,38 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 def difference(a: Question, b: Question) -> Difference:
     """Matches words that are equal but for inflection, spelling of a unit, a joined writing, or two swapped letters."""
     pairs: list[tuple[int, int]] = []
-    open_right = list(range(len(b.content)))
+    places: dict[str, list[int]] = {}
+    for position, token in reversed(list(enumerate(b.content))):
+        places.setdefault(token.stem, []).append(position)
     open_left: list[int] = []
     for position, token in enumerate(a.content):
-        match = next((other for other in open_right if _same(token, b.content[other])), None)
-        if match is None:
-            open_left.append(position)
+        if places.get(token.stem):
+            pairs.append((position, places[token.stem].pop()))
         else:
-            open_right.remove(match)
-            pairs.append((position, match))
+            open_left.append(position)
+    open_right = sorted(position for rest in places.values() for position in rest)
+    if len(open_left) <= MAX_SPELLINGS and len(open_right) <= MAX_SPELLINGS:
+        _match_spellings(a, b, open_left, open_right, pairs)
     left = [a.content[position] for position in open_left]
     right = [b.content[position] for position in open_right]
     if left and right and _joined(left) == _joined(right):  # Wi-Fi and WiFi, e-mail and email
         left, right = [], []
-    return Difference(left=tuple(left), right=tuple(right), pairs=tuple(pairs))
+    return Difference(left=tuple(left), right=tuple(right), pairs=tuple(sorted(pairs)))
+
+
+def _match_spellings(
+    a: Question, b: Question, open_left: list[int], open_right: list[int], pairs: list[tuple[int, int]]
+) -> None:
+    """Moves from the open positions to the pairs what is one word in two spellings."""
+    for position in list(open_left):
+        match = next((other for other in open_right if _same(a.content[position], b.content[other])), None)
+        if match is not None:
+            open_left.remove(position)
+            open_right.remove(match)
+            pairs.append((position, match))
 
 
 def _same(a: Token, b: Token) -> bool:
-    if a.stem == b.stem:
-        return True
     if a.number or b.number:
         return False
     if canonical_unit(a.text) is not None and canonical_unit(a.text) == canonical_unit(b.text):

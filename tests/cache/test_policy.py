@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import date
 
 import msgspec
@@ -151,3 +152,19 @@ def test_a_threshold_outside_zero_to_one_is_the_callers_fault(threshold) -> None
 def test_a_policy_out_of_bounds_is_refused_by_name(settings) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         CachePolicy(**settings)
+
+
+@pytest.mark.parametrize(
+    "piece", ["is the ", "my ", "is my order ", "what is a ", "今天", "a", "1 ", "\n", "(" * 7, "how many "]
+)
+def test_a_megabyte_of_anything_is_decided_in_no_time(piece: str) -> None:
+    request = chat(piece * (1_000_000 // len(piece)))
+    started = time.perf_counter()
+    decision(request)
+    assert time.perf_counter() - started < 0.25
+
+
+def test_in_a_long_text_the_question_is_read_at_both_ends() -> None:
+    document = "The weather was fine that day. " * 200
+    assert decision(chat(f"What's the weather today? {document}")).reason is Reason.LIVE
+    assert decision(chat(f"{document} What's the weather today?")).reason is Reason.LIVE

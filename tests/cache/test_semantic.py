@@ -132,6 +132,14 @@ async def test_a_text_longer_than_the_model_reads_is_no_semantic_hit(store: Redi
     assert miss.reason is Reason.LENGTH
 
 
+async def test_a_book_is_not_even_parsed(world: World) -> None:
+    started = time.perf_counter()
+    miss = await world.ask(chat("is the " * 100_000))
+    assert isinstance(miss, SemanticMiss)
+    assert (miss.reason, world.embedder.calls) == (Reason.LENGTH, 0)
+    assert time.perf_counter() - started < 0.5
+
+
 async def test_an_embedder_that_fails_or_hangs_is_a_miss_in_time(store: RedisStore) -> None:
     class Broken(WordEmbedder):
         async def embed(self, texts: Sequence[str]) -> list[Embedding]:

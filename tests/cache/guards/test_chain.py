@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import time
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,14 @@ def test_no_text_breaks_a_guard_and_the_order_of_two_does_not_matter(a: str, b: 
     assert (first_refusal(a, b) is None) is (first_refusal(b, a) is None)
     english.parse(a)
     chinese.parse(a)
+
+
+def test_two_long_texts_are_compared_in_no_time() -> None:
+    one = " ".join(f"alpha{number}x beta" for number in range(150))
+    other = " ".join(f"gamma{number}y delta" for number in range(150))
+    started = time.perf_counter()
+    assert first_refusal(f"How is {one}?", f"How is {other}?") is not None
+    assert time.perf_counter() - started < 0.1
 
 
 WORDS = [
