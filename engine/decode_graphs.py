@@ -31,7 +31,7 @@ def graph_sizes(max_num_seqs: int) -> list[int]:
 class _Captured:
     """A graph with the addresses it reads and writes."""
 
-    graph: torch.cuda.CUDAGraph | None
+    graph: torch.cuda.CUDAGraph
     logits: torch.Tensor
     token_ids: torch.Tensor
 
@@ -109,14 +109,14 @@ class DecodeGraphs:
         Returns: logits [n, vocab] and token ids int64 [n], valid until the next run; the ids stand in the token table.
         """
         count = len(rows)
-        size = self.sizes[bisect_left(self.sizes, count)]
-        padding = size - count
+        captured = self._captured.get(self.sizes[bisect_left(self.sizes, count)])
+        if captured is None:  # on a CPU: nothing is captured, so nothing needs padding
+            self._state.staging.to_device(rows + starts, self._where)
+            logits, token_ids = self._body(count)
+            return logits, token_ids
+        padding = captured.token_ids.shape[0] - count
         self._state.staging.to_device([*rows, *([-1] * padding), *starts, *([0] * padding)], self._where)
-        captured = self._captured.get(size)
-        if captured is None or captured.graph is None:
-            captured = _Captured(None, *self._body(size))
-        else:
-            captured.graph.replay()
+        captured.graph.replay()
         return captured.logits[:count], captured.token_ids[:count]
 
     def _body(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
