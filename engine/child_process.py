@@ -7,6 +7,7 @@ outlives its parent: the kernel kills it with the parent's death signal, and std
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -82,7 +83,12 @@ class EngineServer:
         try:
             self._send(connection, Ready(self._core.info))
             while True:
-                self._handle(connection, await read_to_engine(reader))
+                message = await read_to_engine(reader)
+                if isinstance(message, Generate) and message.request.sampling.grammar is not None:
+                    # May take seconds to compile. Only this connection waits, so that its messages keep their order.
+                    with contextlib.suppress(EngineError):  # said again, to the caller, when it is accepted
+                        await asyncio.to_thread(self._core.validate, message.request)
+                self._handle(connection, message)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the worker left
         except ValueError as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -15,9 +16,10 @@ from engine.sequence import Sequence
 from engine.tokenizer import Tokenizer
 from engine.types import SamplingParams
 
-# A grammar is compiled before it is queued, on the caller's thread: these bound its time (0.1 s) and memory.
+# A grammar is compiled before it is queued, on a thread of the caller: these and its length bound time and memory.
 MAX_GRAMMAR_SIZE = 500_000
 INITIAL_LEXER_FUEL = 1_000_000
+MAX_CACHED_GRAMMARS = 64
 
 
 class GrammarMasks:
@@ -31,15 +33,19 @@ class GrammarMasks:
         self._logits_width = logits_width
         self._eos = list(eos_token_ids)
         self._matchers: dict[Sequence, Any] = {}
+        self._cache: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def validate(self, sampling: SamplingParams) -> None:
-        """Compiles a request's grammar once. Raises: InvalidRequest with llguidance's reason."""
+        """Compiles a request's grammar, once for equal ones; from any thread, and better not from an event loop's.
+
+        Raises: InvalidRequest with llguidance's reason.
+        """
         if sampling.grammar is None:
             return
         if self._tokenizer is None:
             raise InvalidRequest("this engine has no tokenizer, so it takes no grammars", param="grammar")
-        matcher = self._new_matcher(sampling.grammar)
+        matcher = self._compiled(sampling.grammar)
         reason = _first_fault(matcher)
         if reason is not None:
             raise InvalidRequest(f"the grammar cannot be used: {reason}", param="grammar")
@@ -54,7 +60,7 @@ class GrammarMasks:
                 continue
             matcher = self._matchers.get(sequence)
             if matcher is None:
-                matcher = self._matchers[sequence] = self._new_matcher(grammar)
+                matcher = self._matchers[sequence] = self._compiled(grammar)
             bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
             allowed = np.unpackbits(bits, bitorder="little", count=self._logits_width).astype(bool)
             if matcher.is_error():
@@ -76,15 +82,26 @@ class GrammarMasks:
         """The sequence ended."""
         self._matchers.pop(sequence, None)
 
-    def _new_matcher(self, grammar: str) -> Any:
+    def _compiled(self, grammar: str) -> Any:
+        """A fresh matcher. Compiling a large schema takes seconds, copying a compiled one microseconds: the engine's
+        thread finds here what `validate` compiled on the caller's."""
+        with self._lock:
+            known = self._cache.get(grammar)
+            if known is not None:
+                self._cache.move_to_end(grammar)
+                return known.deep_copy()
+            tokens = self._tokens  # two callers must not both build the token trie
         from llguidance import LLMatcher, LLParserLimits
 
-        with self._lock:  # two callers must not both build the token trie
-            tokens = self._tokens
         limits = LLParserLimits(
             max_grammar_size=MAX_GRAMMAR_SIZE, initial_lexer_fuel=INITIAL_LEXER_FUEL, verbose_errors=False
         )
-        return LLMatcher(tokens, grammar, log_level=0, limits=limits)
+        matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
+        with self._lock:
+            self._cache[grammar] = matcher
+            if len(self._cache) > MAX_CACHED_GRAMMARS:
+                self._cache.popitem(last=False)
+        return matcher.deep_copy()
 
     @functools.cached_property
     def _tokens(self) -> Any:

@@ -54,6 +54,8 @@ class InlineClient:
         core, streams = self._ready()
         if self._thread.status == "draining":
             raise EngineUnavailable("the engine is draining and takes no new requests")
+        if request.sampling.grammar is not None:  # may take seconds to compile: not on the event loop
+            await asyncio.to_thread(core.validate, request)
         if request.request_id in streams:
             raise InvalidRequest(f"request id {request.request_id!r} is already in use", param="request_id")
         accepted = core.accept(request)

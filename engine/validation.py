@@ -13,7 +13,7 @@ MAX_SEQUENCES = 128
 MAX_STOP_BYTES = 4096
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
-MAX_GRAMMAR_BYTES = 128 << 10  # llguidance compiles about 50 kB a second on one slow core
+MAX_GRAMMAR_BYTES = 96 << 10  # llguidance compiles about 50 kB a second on one slow core
 MAX_REQUEST_ID = 256
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from llguidance import LLMatcher
 
 from engine.child_client import ChildClient
 from engine.client import EngineClient
@@ -88,6 +90,24 @@ async def test_a_stop_string_over_token_borders_cuts_the_text(
     assert "".join(delta.text for delta in deltas) == free[: at + (6 if include else 0)]
     assert (deltas[-1].finish_reason, deltas[-1].stop_reason, deltas[-1].last) == (FinishReason.STOP, stop, True)
     await _until_idle(client)
+
+
+async def test_a_grammar_holds_and_a_broken_one_is_refused(client: EngineClient, tokenizer: Tokenizer) -> None:
+    digits = LLMatcher.grammar_from_regex(r"[0-9]{3}-[0-9]{4}")
+    deltas = await _collect(client, _request(tokenizer, "g", "Your number?", grammar=digits))
+    assert re.fullmatch(r"[0-9]{3}-[0-9]{4}", "".join(delta.text for delta in deltas))
+    with pytest.raises(InvalidRequest, match="grammar cannot be used") as refused:
+        await _collect(client, _request(tokenizer, "b", "Your number?", grammar="{]"))
+    assert refused.value.param == "grammar"
+
+
+async def test_an_id_in_use_is_refused_and_free_again_afterwards(client: EngineClient, tokenizer: Tokenizer) -> None:
+    stream = client.generate(_request(tokenizer, "twice", "Tell me a story", max_tokens=200))
+    await anext(stream)
+    with pytest.raises(InvalidRequest, match="already in use"):
+        await _collect(client, _request(tokenizer, "twice", "Hi"))
+    await stream.aclose()
+    assert (await _collect(client, _request(tokenizer, "twice", "Hi", max_tokens=3)))[-1].last
 
 
 async def _until_idle(client: EngineClient) -> None:

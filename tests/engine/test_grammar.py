@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import llguidance
 import pytest
 from llguidance import LLMatcher
 
@@ -74,6 +75,22 @@ def test_a_grammar_too_large_is_refused_in_bounded_time(llm: LLM) -> None:
         grammar = LLMatcher.grammar_from_json_schema(schema)
         with pytest.raises(InvalidRequest, match=reason):
             llm.generate("x", SamplingParams(grammar=grammar, max_tokens=4), use_tqdm=False)
+
+
+def test_an_equal_grammar_is_compiled_once(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    real = llguidance.LLMatcher
+
+    def counting(tokens: object, grammar: str, **options: object) -> object:
+        made.append(grammar)
+        return real(tokens, grammar, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(llguidance, "LLMatcher", counting)
+    grammar = real.grammar_from_regex(r"[a-c]{2}[x-z]")
+    params = SamplingParams(grammar=grammar, max_tokens=8, temperature=1.0, seed=1, n=3)
+    outputs = llm.generate(["one", "two"], params, use_tqdm=False)
+    assert made == [grammar]
+    assert all(re.fullmatch(r"[a-c]{2}[x-z]", answer.text) for output in outputs for answer in output.outputs)
 
 
 def test_an_engine_goes_on_after_a_refused_grammar(llm: LLM) -> None:
