@@ -159,9 +159,9 @@ def test_a_policy_out_of_bounds_is_refused_by_name(settings) -> None:
 )
 def test_a_megabyte_of_anything_is_decided_in_no_time(piece: str) -> None:
     request = chat(piece * (1_000_000 // len(piece)))
-    started = time.perf_counter()
+    started = time.process_time()
     decision(request)
-    assert time.perf_counter() - started < 0.25
+    assert time.process_time() - started < 0.25
 
 
 def test_in_a_long_text_the_question_is_read_at_both_ends() -> None:

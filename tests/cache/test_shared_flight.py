@@ -186,7 +186,7 @@ async def test_a_redis_that_freezes_during_a_flight_does_not_hold_its_participan
     generation.say("b", "last", None)
     started = time.monotonic()
     assert await asyncio.wait_for(collect(leader), 5) == ["b", "last"]
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 2
     own_server.thaw()
     await client.aclose()
 
@@ -196,10 +196,9 @@ async def test_alone_a_flight_does_not_ask_redis(own_server: RedisServer) -> Non
     own_server.freeze()
     generation = Generation()
     generation.say("a", "last", None)
-    started = time.monotonic()
-    seats = [gateway(client).join("acme", "k", generation, alone=True)]
-    assert await asyncio.gather(*map(collect, seats)) == [["a", "last"]]
-    assert time.monotonic() - started < 0.1
+    patient = FlightTiming(claim_timeout_s=60)
+    seat = gateway(client, patient).join("acme", "k", generation, alone=True)
+    assert await asyncio.wait_for(collect(seat), 10) == ["a", "last"]
     own_server.thaw()
     await client.aclose()
 

@@ -279,7 +279,7 @@ async def test_a_frozen_server_is_a_miss_within_the_deadline(own_server: RedisSe
     elapsed_s = time.monotonic() - started
     own_server.thaw()
     assert (found.reason, found.version, stored) == (Reason.DEADLINE, None, False)
-    assert elapsed_s < 0.35
+    assert elapsed_s < 1
     assert (await store.lookup("acme", key, partition).run(client, timeout_s=5)).answer == answer()
     await client.aclose()
 

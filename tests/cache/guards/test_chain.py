@@ -159,9 +159,9 @@ def test_no_text_breaks_a_guard_and_the_order_of_two_does_not_matter(a: str, b: 
 def test_two_long_texts_are_compared_in_no_time() -> None:
     one = " ".join(f"alpha{number}x beta" for number in range(150))
     other = " ".join(f"gamma{number}y delta" for number in range(150))
-    started = time.perf_counter()
+    started = time.process_time()
     assert first_refusal(f"How is {one}?", f"How is {other}?") is not None
-    assert time.perf_counter() - started < 0.1
+    assert time.process_time() - started < 0.1
 
 
 WORDS = [
