@@ -57,3 +57,14 @@ def test_a_residual_of_another_shape_is_refused():
 def _tolerance(dtype: torch.dtype) -> dict[str, float]:
     # The interpreter truncates float32 -> bf16 where the card rounds: one step of bf16 apart, twice.
     return {"rtol": 3.2e-2, "atol": 1e-2} if dtype == torch.bfloat16 else {"rtol": 2e-3, "atol": 2e-3}
+
+
+@pytest.mark.parametrize("rows", [0, 1, 16, 70])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_the_cpus_bf16_path_gives_the_references_values(rows: int, offset: float) -> None:
+    x = (torch.randn(rows, 576) * 3 + offset).bfloat16()
+    weight = torch.randn(576).bfloat16()
+    expected = rms_norm_ref(x, weight, 1e-5)
+    torch.testing.assert_close(rms_norm(x, weight, 1e-5), expected, atol=1e-6, rtol=8e-3)
+    normed, total = add_rms_norm(x, x, weight, 1e-5)
+    torch.testing.assert_close(normed, rms_norm_ref(total, weight, 1e-5), atol=1e-6, rtol=8e-3)
