@@ -40,4 +40,5 @@ REPORT = Report(
     dimensions=(*COLUMN_OF, *TIMES),
     default_by=("upstream", "model"),
     build=build,
+    operators_only=True,
 )

@@ -63,16 +63,22 @@ class ReportTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of the registry. `dimensions` are the names `by` and `filters` may use."""
+    """One entry of the registry. `dimensions` are the names `by` and `filters` may use.
+
+    `operators_only`: it tells what tenants should not know, such as what their tokens cost us.
+    """
 
     name: str
     title: str
     dimensions: tuple[str, ...]
     default_by: tuple[str, ...]
     build: Callable[[AsyncSession, ReportQuery], Awaitable[ReportTable]]
+    operators_only: bool = False
 
     async def run(self, session: AsyncSession, actor: Actor, query: ReportQuery) -> ReportTable:
         """Raises: Forbidden or NotFound outside the actor's tenant (a member: project); Invalid for a bad query."""
+        if self.operators_only:
+            audit.require_operator(actor)
         query = narrow(actor, query)
         by = query.by or self.default_by
         for name in (*by, *query.filters):

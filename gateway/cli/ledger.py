@@ -73,7 +73,7 @@ def list_(
                     after=after,
                 )
                 table = await REPORT.run(session, books.actor, query)
-                rows += await shown_rows(session, table)
+                rows += await shown_rows(session, books.actor, table)
                 after = table.next_after
                 if after is None:
                     break
@@ -90,7 +90,7 @@ def show(obj: CliContext, request_id: str) -> None:
 
     async def work(books: Books) -> list[dict[str, Any]]:
         async with books.db.read() as session:
-            return await shown_entries(session, await entries_of(session, books.actor, request_id))
+            return await shown_entries(session, books.actor, await entries_of(session, books.actor, request_id))
 
     print_json(run_with_books(obj, work))
 
@@ -136,6 +136,6 @@ def adjust_(
             key=key,
         )
         async with billing.db.read() as session:
-            return await shown_entries(session, [booked])
+            return await shown_entries(session, Actor.operator(), [booked])
 
     print_rows(run_with_billing(obj, work), ["request_id", "tenant", "amount_usd", "note"], as_json=as_json)

@@ -76,7 +76,7 @@ def command(
                 limit=limit,
             )
             table = await REPORTS[NAMES[name]].run(session, books.actor, query)
-            return table, await shown_rows(session, table)
+            return table, await shown_rows(session, books.actor, table)
 
     table, rows = run_with_books(obj, work)
     columns = table_columns(table)

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing.money import format_usd
+from billing.principal import Actor, Role
 from billing.reports.names import OWNERS, names_in
 from billing.reports.report import ColumnKind, ReportTable
 from billing.tables import LedgerEntry
@@ -16,10 +17,22 @@ from billing.tables import LedgerEntry
 _NANO = "_nano_usd"
 
 
-async def shown_rows(session: AsyncSession, table: ReportTable) -> list[dict[str, Any]]:
-    """The table's rows, each as `shown_row` has it."""
+async def shown_rows(session: AsyncSession, actor: Actor, table: ReportTable) -> list[dict[str, Any]]:
+    """The table's rows, each as `shown_row` has it, as far as they are for the actor's eyes."""
     names = await names_in(session, table.rows)
-    return [shown_row(row, names) for row in table.rows]
+    return [for_eyes_of(actor, shown_row(row, names)) for row in table.rows]
+
+
+def for_eyes_of(actor: Actor, row: dict[str, Any]) -> dict[str, Any]:
+    """Without what a request cost us, unless an operator asks: margins are no tenant's business."""
+    if actor.role is Role.OPERATOR:
+        return row
+    return {key: value for key, value in row.items() if not is_ours(key)}
+
+
+def is_ours(key: str) -> bool:
+    """True for columns that tell our cost: its money, its version, and the engine's time that it is made of."""
+    return key.startswith(("cost_", "margin_")) or key == "engine_us"
 
 
 def shown_row(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -54,9 +67,9 @@ def table_columns(table: ReportTable) -> list[str]:
     return keys
 
 
-async def shown_entries(session: AsyncSession, entries: list[LedgerEntry]) -> list[dict[str, Any]]:
-    """Ledger rows with every column."""
+async def shown_entries(session: AsyncSession, actor: Actor, entries: list[LedgerEntry]) -> list[dict[str, Any]]:
+    """Ledger rows with every column that is for the actor's eyes."""
     keys = [attribute.key for attribute in sa.inspect(LedgerEntry).column_attrs]
     rows = [{key: getattr(entry, key) for key in keys} for entry in entries]
     names = await names_in(session, rows)
-    return [shown_row(row, names) for row in rows]
+    return [for_eyes_of(actor, shown_row(row, names)) for row in rows]

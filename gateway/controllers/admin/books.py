@@ -10,6 +10,7 @@ from litestar.params import FromPath, JSONBody
 
 from billing import audit, tenants
 from billing.adjustments import adjust, signed_amount
+from billing.principal import Role
 from billing.reports.entries import entries_of
 from billing.reports.registry import REPORTS, report_named
 from billing.reports.report import ReportQuery
@@ -19,7 +20,7 @@ from gateway.admin_auth import administers, operates, reads_books
 from gateway.controllers.admin.base import AdminController, By, Db, page_of
 from gateway.decoding import BodyDTO
 from gateway.periods import parse_moment
-from gateway.presenters.reports import shown_entries, shown_row, shown_rows
+from gateway.presenters.reports import for_eyes_of, is_ours, shown_entries, shown_row, shown_rows
 from gateway.queries import takes_query
 from gateway.schemas.admin.books import (
     LEDGER_FILTERS,
@@ -43,8 +44,10 @@ class ReportController(AdminController):
     tags = ("Admin: books",)
 
     @get(guards=[reads_books], operation_id="ListReports", summary="List reports")
-    async def list_reports(self) -> list[ReportView]:
-        return [ReportView.of(report) for report in REPORTS.values()]
+    async def list_reports(self, actor: By) -> list[ReportView]:
+        """Those that the caller may run."""
+        is_operator = actor.role is Role.OPERATOR
+        return [ReportView.of(report) for report in REPORTS.values() if is_operator or not report.operators_only]
 
     @get(
         "/{name:str}",
@@ -56,7 +59,10 @@ class ReportController(AdminController):
     async def get_report(
         self, actor: By, name: FromPath[str], db: Db, params: NamedDependency[ReportParams]
     ) -> ReportResult:
-        """A member sees his project only. Raises: NotFound (404) for a report or a tenant, InvalidRequest (400)."""
+        """A member sees his project only; what tokens cost us is for operators.
+
+        Raises: NotFound (404) for a report or a tenant, PermissionDenied (403), InvalidRequest (400).
+        """
         report = report_named(name.replace("-", "_"))
         async with db.read() as session:
             owner = await tenants.get_tenant(session, actor, params.tenant) if params.tenant else None
@@ -72,14 +78,18 @@ class ReportController(AdminController):
                 after=params.after,
             )
             table = await report.run(session, actor, query)
-            rows = await shown_rows(session, table)
+            rows = await shown_rows(session, actor, table)
         return ReportResult(
             name=report.name,
             title=report.title,
             time_zone=zone,
-            columns=[ColumnView(key=c.key, title=c.title, kind=str(c.kind)) for c in table.columns],
+            columns=[
+                ColumnView(key=column.key, title=column.title, kind=str(column.kind))
+                for column in table.columns
+                if actor.role is Role.OPERATOR or not is_ours(column.key)
+            ],
             rows=rows,
-            total=shown_row(table.total, {}) if table.total else None,
+            total=for_eyes_of(actor, shown_row(table.total, {})) if table.total else None,
             next_after=table.next_after,
         )
 
@@ -106,7 +116,7 @@ class LedgerController(AdminController):
                 after=params.after,
             )
             table = await REQUESTS.run(session, actor, query)
-            rows = await shown_rows(session, table)
+            rows = await shown_rows(session, actor, table)
         ids = [str(row["id"]) for row in rows]
         return Page(
             data=rows,
@@ -119,7 +129,7 @@ class LedgerController(AdminController):
     async def get_ledger(self, actor: By, request_id: FromPath[str], db: Db) -> list[dict[str, Any]]:
         """Every column of every row: attempts and corrections. Raises: NotFound (404), for a foreign one too."""
         async with db.read() as session:
-            return await shown_entries(session, await entries_of(session, actor, request_id))
+            return await shown_entries(session, actor, await entries_of(session, actor, request_id))
 
     @post(
         "/adjustments",
@@ -146,7 +156,7 @@ class LedgerController(AdminController):
             key=data.key,
         )
         async with billing.db.read() as session:
-            [row] = await shown_entries(session, [booked])
+            [row] = await shown_entries(session, actor, [booked])
         return row
 
 

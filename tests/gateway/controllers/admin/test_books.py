@@ -136,3 +136,17 @@ async def test_credit_is_booked_once_moves_the_budget_and_leaves_no_drift(office
     for wrong in ({"credit_usd": "1", "debit_usd": "1"}, {}, {"debit_usd": "-1"}, {"debit_usd": "0"}):
         body = {"tenant": "globex", "note": "x", **wrong}
         await office.refused(400, "POST", f"{LEDGER}/adjustments", body=body)
+
+
+async def test_what_tokens_cost_us_is_for_operators_alone(office: Office) -> None:
+    await book(office.gateway, office.acme.keys["member"], request_id="req_c", cost_nano_usd=7, engine_us=9)
+    paths = (REPORT, "/admin/v1/reports/cache-savings", "/admin/v1/reports/requests", LEDGER, f"{LEDGER}/req_c")
+    for key in (office.acme.keys["admin"], office.acme.keys["member"]):
+        for path in paths:
+            text = (await office.call("GET", path, key)).text
+            assert "cost" not in text, path
+            assert "engine_us" not in text, path
+        assert "margin" not in (await office.call("GET", "/admin/v1/reports", key)).text
+        await office.refused(403, "GET", "/admin/v1/reports/margin", key)
+    assert (await office.ok("GET", f"{LEDGER}/req_c"))[0]["cost_nano_usd"] == 7
+    assert (await office.ok("GET", "/admin/v1/reports/margin"))["total"]["cost_nano_usd"] == 7
