@@ -100,7 +100,11 @@ class ChildClient:
 
     async def start(self) -> None:
         """Raises: ModelLoadError with the process's last words when it does not come up."""
-        reader = await self._connect()
+        try:
+            reader = await self._connect()
+        except BaseException:
+            await self._lose("it did not start")
+            raise
         self._supervisor = asyncio.create_task(self._supervise(reader))
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[Delta]:

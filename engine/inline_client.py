@@ -46,7 +46,11 @@ class InlineClient:
         """Raises: ModelLoadError."""
         core = await self._thread.start()
         folder = Path(self._config.tokenizer or core.info.path)
-        tokenizer = await asyncio.to_thread(Tokenizer.from_folder, folder)
+        try:
+            tokenizer = await asyncio.to_thread(Tokenizer.from_folder, folder)
+        except Exception:
+            await self._thread.close()
+            raise
         self._streams = RequestStreams(OutputProcessor(tokenizer, self._stop_sequence))
         self._core = core
 

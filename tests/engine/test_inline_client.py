@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from engine.config import EngineConfig
+from engine.core import EngineCore
+from engine.engine_thread import build_real_core
 from engine.errors import EngineUnavailable, ModelLoadError
 from engine.inline_client import InlineClient
 from engine.tokenizer import Tokenizer
@@ -52,6 +55,22 @@ async def test_health_follows_the_life_of_the_engine(smollm2: Path, tokenizer: T
 async def test_a_model_that_cannot_be_loaded_fails_the_start(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="nowhere"):
         await InlineClient(EngineConfig(model=str(tmp_path / "nowhere"))).start()
+
+
+async def test_a_tokenizer_that_cannot_be_loaded_fails_the_start_and_leaves_no_thread(
+    smollm2: Path, tmp_path: Path
+) -> None:
+    # Given a tokenizer folder that is whole while the engine loads and empty when the client reads it
+    config = EngineConfig(model=str(smollm2), num_threads=1, num_gpu_blocks_override=64, tokenizer=str(tmp_path))
+
+    def build(_: EngineConfig) -> EngineCore:
+        return build_real_core(EngineConfig(model=str(smollm2), num_threads=1, num_gpu_blocks_override=64))
+
+    client = InlineClient(config, build=build)
+    with pytest.raises(ModelLoadError, match="tokenizer"):
+        await client.start()
+    assert (await client.health()).status == "dead"
+    assert "weir-engine" not in {thread.name for thread in threading.enumerate()}
 
 
 async def test_a_hung_step_is_seen(smollm2: Path, tokenizer: Tokenizer) -> None:
