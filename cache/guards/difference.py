@@ -40,7 +40,22 @@ def difference(a: Question, b: Question) -> Difference:
     right = [b.content[position] for position in open_right]
     if left and right and _joined(left) == _joined(right):  # Wi-Fi and WiFi, e-mail and email
         left, right = [], []
-    return Difference(left=tuple(left), right=tuple(right), pairs=tuple(sorted(pairs)))
+    return Difference(left=tuple(left), right=tuple(right), pairs=_in_order(a, b, pairs))
+
+
+def _in_order(a: Question, b: Question, pairs: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Pairs by the left's positions; of a word that stands several times, one time misspelt, the first goes with the
+    first and the second with the second."""
+    for side, question in ((0, a), (1, b)):
+        groups: dict[str, list[tuple[int, int]]] = {}
+        for pair in pairs:
+            groups.setdefault(question.content[pair[side]].stem, []).append(pair)
+        pairs = [
+            pair
+            for group in groups.values()
+            for pair in zip(sorted(left for left, _ in group), sorted(right for _, right in group), strict=True)
+        ]
+    return tuple(sorted(pairs))
 
 
 def _match_spellings(
