@@ -147,12 +147,14 @@ class Choice(msgspec.Struct, kw_only=True):
     stop_reason: str | int | None = None
 
     def add(self, piece: Piece) -> None:
-        """Appends a piece."""
+        """Appends a piece. Lists grow in place: copying them would be quadratic in the answer's length."""
         self.text += piece.text
         self.reasoning += piece.reasoning
-        self.token_ids = self.token_ids + piece.token_ids
+        self.token_ids.extend(piece.token_ids)
         if piece.logprobs is not None:
-            self.logprobs = (self.logprobs or []) + piece.logprobs
+            if self.logprobs is None:
+                self.logprobs = []
+            self.logprobs.extend(piece.logprobs)
         if piece.prompt_logprobs is not None:
             self.prompt_logprobs = piece.prompt_logprobs
         for call in piece.tool_calls:
@@ -162,7 +164,7 @@ class Choice(msgspec.Struct, kw_only=True):
 
     def _add_call(self, piece: ToolCallPiece) -> None:
         if piece.index == len(self.tool_calls):
-            self.tool_calls = [*self.tool_calls, msgspec.structs.replace(piece)]
+            self.tool_calls.append(msgspec.structs.replace(piece))
             return
         call = self.tool_calls[piece.index]
         call.arguments += piece.arguments
