@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from billing import tenants
-from billing.adjustments import adjust, signed_amount
+from billing.adjustments import adjust
+from billing.ids import new_id
 from billing.principal import Actor
 from billing.reports.entries import entries_of
 from billing.reports.report import ReportQuery
@@ -19,6 +20,7 @@ from gateway.cli.output import json_option, print_json, print_rows
 from gateway.cli.report import parse_filters
 from gateway.periods import parse_moment
 from gateway.presenters.reports import shown_entries, shown_rows
+from gateway.schemas.admin.books import signed_amount
 
 COLUMNS = [
     *("accepted_at", "request_id", "kind", "status", "tenant", "model"),
@@ -102,7 +104,6 @@ def show(obj: CliContext, request_id: str) -> None:
 @click.option("--note", required=True, help="Why; it stands in the row.")
 @click.option("--id", "id_", help="Makes it idempotent: the same value on every retry books one row.")
 @click.option("--project", help="Also to this project (slug or id).")
-@click.option("--key", help="Also to this key (id).")
 @json_option
 @click.pass_obj
 def adjust_(
@@ -113,7 +114,6 @@ def adjust_(
     note: str,
     id_: str | None,
     project: str | None,
-    key: str | None,
     as_json: bool,
 ) -> None:
     """Book a credit or a debit to TENANT as a row of its own; budgets follow at once.
@@ -123,19 +123,21 @@ def adjust_(
     """
     amount = signed_amount(credit, debit)
 
+    id = id_ or new_id("adj")
+    actor = Actor.operator()
+
     async def work(billing: Billing) -> list[dict[str, Any]]:
-        booked = await adjust(
+        await adjust(
             billing.db,
             billing.redis,
-            Actor.operator(),
+            actor,
+            id=id,
             tenant=tenant,
             amount_nano=amount,
             note=note,
-            id=id_,
             project=project,
-            key=key,
         )
         async with billing.db.read() as session:
-            return await shown_entries(session, Actor.operator(), [booked])
+            return await shown_entries(session, actor, await entries_of(session, actor, id))
 
     print_rows(run_with_billing(obj, work), ["request_id", "tenant", "amount_usd", "note"], as_json=as_json)

@@ -9,7 +9,8 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
 from billing import audit, tenants
-from billing.adjustments import adjust, signed_amount
+from billing.adjustments import adjust
+from billing.ids import new_id
 from billing.principal import Role
 from billing.reports.entries import entries_of
 from billing.reports.registry import REPORTS, report_named
@@ -33,6 +34,7 @@ from gateway.schemas.admin.books import (
     ReportParams,
     ReportResult,
     ReportView,
+    signed_amount,
 )
 from gateway.schemas.admin.common import Page
 
@@ -144,19 +146,19 @@ class LedgerController(AdminController):
         self, actor: By, data: JSONBody[AdjustmentCreate], billing: NamedDependency[Billing]
     ) -> dict[str, Any]:
         """The ledger's new row. Raises: InvalidRequest (400), NotFound (404), Conflict (409) for an `id` used twice."""
-        booked = await adjust(
+        id = data.id or new_id("adj")
+        await adjust(
             billing.db,
             billing.redis,
             actor,
+            id=id,
             tenant=data.tenant,
             amount_nano=signed_amount(data.credit_usd, data.debit_usd),
             note=data.note,
-            id=data.id,
             project=data.project,
-            key=data.key,
         )
         async with billing.db.read() as session:
-            [row] = await shown_entries(session, actor, [booked])
+            [row] = await shown_entries(session, actor, await entries_of(session, actor, id))
         return row
 
 

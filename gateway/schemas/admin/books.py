@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from billing.errors import Invalid
+from billing.money import parse_usd
 from billing.reconcile import Findings, Repairs
 from billing.reports.report import Report
 from billing.tables import AuditEvent
@@ -101,9 +103,18 @@ class AdjustmentCreate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     note: Annotated[str, Meta(min_length=1, max_length=500)]
     credit_usd: Usd | None = None
     debit_usd: Usd | None = None
-    id: Annotated[str, Meta(min_length=1, max_length=60)] | None = None
+    id: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     project: Ref | None = None
-    key: Ref | None = None
+
+
+def signed_amount(credit_usd: str | None, debit_usd: str | None) -> int:
+    """Nano-USD from exactly one of the two; a credit is negative. Raises: Invalid."""
+    if (credit_usd is None) == (debit_usd is None):
+        raise Invalid("amount: give a credit or a debit, one of the two", param="credit_usd")
+    amount = parse_usd(str(credit_usd if credit_usd is not None else debit_usd), param="amount")
+    if amount <= 0:
+        raise Invalid("amount: a credit or a debit is above 0", param="amount")
+    return -amount if credit_usd is not None else amount
 
 
 class ReconcileResult(msgspec.Struct, kw_only=True):
