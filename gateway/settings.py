@@ -82,7 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     strict_fields: Annotated[bool, _about("refuse unknown request fields with 400 instead of warning")] = False
     allow_request_chat_template: Annotated[bool, _about("let requests bring their own chat_template")] = False
     tool_format: Annotated[
-        Literal["", "hermes", "llama3", "mistral", "mistral_args", "gemma4", "functiongemma"],
+        Literal["", "hermes", "qwen_xml", "llama3", "mistral", "mistral_args", "gemma4", "functiongemma"],
         _about("how models write tool calls; empty: read off each model's chat template"),
     ] = ""
     store_responses: Annotated[

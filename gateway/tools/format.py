@@ -51,7 +51,8 @@ class ToolFormat(Protocol):
     def end_marker(self) -> str:
         """What ends a call; empty where nothing does."""
 
-    def parser(self, sink: CallSink, names: Container[str]) -> FormatParser: ...
+    def parser(self, sink: CallSink, functions: Mapping[str, Mapping[str, Any]]) -> FormatParser:
+        """A parser for one choice. `functions` maps the names that may be called to their parameters' schemas."""
 
     def calls_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str:
         """Lark rules for one or more calls, the first one named `calls`, ready to be joined to a `start` rule.

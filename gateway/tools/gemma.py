@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -53,8 +54,8 @@ class GemmaFormat:
         self.markers = (dialect.opener, dialect.closer, dialect.quote)
         self.end_marker = dialect.closer
 
-    def parser(self, sink: CallSink, names: Container[str]) -> GemmaParser:
-        return GemmaParser(sink, names, self._dialect)
+    def parser(self, sink: CallSink, functions: Mapping[str, Mapping[str, Any]]) -> GemmaParser:
+        return GemmaParser(sink, functions, self._dialect)
 
     def calls_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str:
         opener = lark_marker(self._dialect.opener, special_ids)

@@ -6,6 +6,7 @@ Also the format for models whose template knows no tools (`prompting.py` explain
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
 
 from gateway.tools.format import (
     BufferedParser,
@@ -27,8 +28,8 @@ class HermesFormat:
     markers = (OPEN, CLOSE)
     end_marker = CLOSE
 
-    def parser(self, sink: CallSink, names: Container[str]) -> HermesParser:
-        return HermesParser(sink, names)
+    def parser(self, sink: CallSink, functions: Mapping[str, Mapping[str, Any]]) -> HermesParser:
+        return HermesParser(sink, functions)
 
     def calls_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str:
         opener, closer = lark_marker(OPEN, special_ids), lark_marker(CLOSE, special_ids)

@@ -7,6 +7,7 @@ Bare, it can only be told from an answer in JSON by its keys and by the function
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
 
 from gateway.tools.format import BufferedParser, ToolSpec, lark_schema, lark_text, repeated
 from gateway.tools.json_call import JsonCallReader
@@ -20,8 +21,8 @@ class Llama3Format:
     markers = (PYTHON_TAG,)
     end_marker = ""
 
-    def parser(self, sink: CallSink, names: Container[str]) -> Llama3Parser:
-        return Llama3Parser(sink, names)
+    def parser(self, sink: CallSink, functions: Mapping[str, Mapping[str, Any]]) -> Llama3Parser:
+        return Llama3Parser(sink, functions)
 
     def calls_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str:  # noqa: ARG002 - bare calls need no marker
         rules = [

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
 
 from gateway.tools.format import (
     BufferedParser,
@@ -37,8 +38,8 @@ class MistralFormat:
         self.name = "mistral_args" if named_args else "mistral"
         self._named_args = named_args
 
-    def parser(self, sink: CallSink, names: Container[str]) -> MistralParser:
-        return MistralParser(sink, names)
+    def parser(self, sink: CallSink, functions: Mapping[str, Mapping[str, Any]]) -> MistralParser:
+        return MistralParser(sink, functions)
 
     def calls_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str:
         opener = lark_marker(TOOL_CALLS, special_ids)

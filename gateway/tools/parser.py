@@ -16,7 +16,7 @@ class ToolOutputParser:
     def __init__(self, format_: ToolFormat, policy: ToolPolicy, *, new_id: Callable[[], str] = new_call_id) -> None:
         self._named = policy.mode is Mode.NAMED
         self._sink = CallSink(max_calls=policy.max_calls or MAX_CALLS, new_id=new_id)
-        self._parser = format_.parser(self._sink, policy.names)
+        self._parser = format_.parser(self._sink, {spec.name: spec.parameters for spec in policy.callable})
 
     def feed(self, text: str) -> Piece:
         """What is certain after `text`."""

@@ -7,11 +7,13 @@ from gateway.tools.gemma import FUNCTION_GEMMA, GEMMA4, GemmaFormat
 from gateway.tools.hermes import HermesFormat
 from gateway.tools.llama3 import Llama3Format
 from gateway.tools.mistral import MistralFormat
+from gateway.tools.qwen_xml import QwenXmlFormat
 
 FORMATS: dict[str, ToolFormat] = {
     format_.name: format_
     for format_ in (
         HermesFormat(),
+        QwenXmlFormat(),
         Llama3Format(),
         MistralFormat(named_args=False),
         MistralFormat(named_args=True),
@@ -26,6 +28,7 @@ _SIGNS = (
     ("<start_function_call>", "functiongemma"),
     ("[ARGS]", "mistral_args"),
     ("[TOOL_CALLS]", "mistral"),
+    ("<function=", "qwen_xml"),
     ("<tool_call>", "hermes"),
     ("<|python_tag|>", "llama3"),
     ('{"name": function name, "parameters": dictionary', "llama3"),  # Llama 3.2's names no tag

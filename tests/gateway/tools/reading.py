@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import count
+from typing import Any
 
 import msgspec
 
 from gateway.tools.registry import FORMATS
 from gateway.tools.sink import MAX_CALLS, CallSink
 
-NAMES = frozenset({"f", "get_weather", "ping"})
+_TYPED = {"type": "object", "properties": {"b": {"type": "string"}, "n": {"type": "integer"}}}
+FUNCTIONS: dict[str, dict[str, Any]] = {"f": _TYPED, "get_weather": {}, "ping": {}}
 
 
 class Call(msgspec.Struct):
@@ -23,7 +25,7 @@ def read(format_name: str, chunks: Iterable[str], *, max_calls: int = MAX_CALLS)
     """The content and the calls, gathered as a client gathers deltas."""
     numbers = count()
     sink = CallSink(max_calls=max_calls, new_id=lambda: f"call_{next(numbers)}")
-    parser = FORMATS[format_name].parser(sink, NAMES)
+    parser = FORMATS[format_name].parser(sink, FUNCTIONS)
     text, calls = "", list[Call]()
 
     def take() -> None:

@@ -15,6 +15,8 @@ from tests.gateway.tools.reading import Call, read
 TWO_CALLS = {
     "hermes": '<tool_call>\n{"name": "f", "arguments": {"a": [1, "}"], "b": "\\""}}\n</tool_call>\n'
     '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>',
+    "qwen_xml": '<tool_call>\n<function=f>\n<parameter=a>\n[1, "}"]\n</parameter>\n<parameter=b>\n"\n</parameter>\n'
+    "</function>\n</tool_call>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>",
     "llama3": '{"name": "f", "parameters": {"a": [1, "}"], "b": "\\""}}; {"name": "ping", "parameters": {}}',
     "mistral": '[TOOL_CALLS] [{"name": "f", "arguments": {"a": [1, "}"], "b": "\\""}}, '
     '{"name": "ping", "arguments": {}}]',
@@ -25,6 +27,7 @@ TWO_CALLS = {
 }
 WITH_CONTENT = {
     "hermes": 'Let me look.\n<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+    "qwen_xml": "Let me look.\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
     "llama3": 'Let me look.\n<|python_tag|>{"name": "f", "parameters": {}}',
     "mistral": 'Let me look.\n[TOOL_CALLS][{"name": "f", "arguments": {}}]',
     "mistral_args": "Let me look.\n[TOOL_CALLS]f[ARGS]{}",
@@ -38,6 +41,7 @@ NO_CALLS = {
         '<tool_call>{"name": "unknown_function", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "f", "arguments": "[1]"}</tool_call>',
     ],
+    "qwen_xml": ["<tool_call><function=unknown></function></tool_call>", "<tool_call>no", "<tool_call><functional"],
     "llama3": ['{"answer": 5}', '{"name": "Bob", "age": 3}', 'so: {"name": "f", "parameters": {}}', "{"],
     "mistral": ["[TOOL_CALLS]who[ARGS]{}", "[TOOL_C", "[TOOL_CALLS] [1, 2]"],
     "mistral_args": ["[TOOL_CALLS]f[ARG", "[TOOL_CALLS]f(1)"],
@@ -92,7 +96,19 @@ def test_an_answer_cut_off_anywhere_reads_the_same_at_every_split(name: str) -> 
 # Pieces that formats are made of, in any order: parsers meet far worse than what models were taught.
 _FRAGMENTS = st.sampled_from(
     [
-        *("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|tool_call>"),
+        *(
+            "<tool_call>",
+            "</tool_call>",
+            "<function=f>",
+            "</function>",
+            "<parameter=b>",
+            "</parameter>",
+            "<|python_tag|>",
+            "[TOOL_CALLS]",
+            "[ARGS]",
+            "[CALL_ID]",
+            "<|tool_call>",
+        ),
         *("<tool_call|>", '<|"|>', "<start_function_call>", "<end_function_call>", "<escape>", "call:", "f", "ping"),
         *(
             "{",
@@ -137,7 +153,7 @@ def test_content_is_held_back_only_while_it_could_be_a_marker(name: str) -> None
     chunks = ["The", " quick", " <br>", " [x]", " fox"]
     seen = []
     sink = CallSink()
-    parser = FORMATS[name].parser(sink, frozenset({"f"}))
+    parser = FORMATS[name].parser(sink, {"f": {}})
     for chunk in chunks:
         parser.feed(chunk)
         sink_text += sink.take()[0]
@@ -148,7 +164,7 @@ def test_content_is_held_back_only_while_it_could_be_a_marker(name: str) -> None
 
 def test_arguments_stream_while_the_call_is_still_being_written() -> None:
     sink = CallSink()
-    parser = FORMATS["hermes"].parser(sink, frozenset({"f"}))
+    parser = FORMATS["hermes"].parser(sink, {"f": {}})
     parser.feed('<tool_call>\n{"name": "f", "arguments": {"city": "Par')
     _, pieces = sink.take()
 
@@ -197,3 +213,23 @@ def test_gemma_arguments_become_json(written: str, expected: dict[str, object]) 
     _, [call] = read("gemma4", [f"<|tool_call>call:f{written}<tool_call|>"])
 
     assert json.loads(call.arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "value"),
+    [
+        ("b", "12", "12"),
+        ("b", 'two\nlines \\ "quoted"', 'two\nlines \\ "quoted"'),
+        ("n", "12", 12),
+        ("n", "a dozen", "a dozen"),
+        ("z", "True", True),
+        ("z", '{"k": [1]}', {"k": [1]}),
+        ("z", "bare", "bare"),
+    ],
+)
+def test_a_bare_value_becomes_what_the_schema_says(key: str, written: str, value: object) -> None:
+    text = f"<tool_call>\n<function=f>\n<parameter={key}>\n{written}\n</parameter>\n</function>\n</tool_call>"
+
+    [call] = read("qwen_xml", [text])[1]
+
+    assert json.loads(call.arguments) == {key: value}

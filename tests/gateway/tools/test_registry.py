@@ -11,6 +11,7 @@ from gateway.tools.registry import detect_format
     ("template", "name"),
     [
         ("{% if tools %}<tool_call>{% endif %}", "hermes"),
+        ("<tool_call>\\n<function=' + name", "qwen_xml"),
         ("{{ '<|python_tag|>' }}", "llama3"),
         ("[AVAILABLE_TOOLS] [TOOL_CALLS] [", "mistral"),
         ("'[TOOL_CALLS]' + name + '[ARGS]'", "mistral_args"),
