@@ -14,6 +14,7 @@ from billing.reports.entries import entries_of
 from billing.reports.report import ReportQuery
 from billing.reports.requests import MAX_PAGE, REPORT
 from billing.service import Billing
+from billing.tables import EntryKind
 from gateway.cli.books import Books, run_with_billing, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_json, print_rows
@@ -138,6 +139,7 @@ def adjust_(
             project=project,
         )
         async with billing.db.read() as session:
-            return await shown_entries(session, actor, await entries_of(session, actor, id))
+            rows = await shown_entries(session, actor, await entries_of(session, actor, id))
+        return [row for row in rows if row["kind"] == EntryKind.ADJUSTMENT]
 
     print_rows(run_with_billing(obj, work), ["request_id", "tenant", "amount_usd", "note"], as_json=as_json)

@@ -17,6 +17,7 @@ from billing.reports.registry import REPORTS, report_named
 from billing.reports.report import ReportQuery
 from billing.reports.requests import REPORT as REQUESTS
 from billing.service import Billing
+from billing.tables import EntryKind
 from gateway.admin_auth import administers, operates, reads_books
 from gateway.controllers.admin.base import AdminController, By, Db, page_of
 from gateway.decoding import BodyDTO
@@ -158,8 +159,9 @@ class LedgerController(AdminController):
             project=data.project,
         )
         async with billing.db.read() as session:
-            [row] = await shown_entries(session, actor, await entries_of(session, actor, id))
-        return row
+            rows = await shown_entries(session, actor, await entries_of(session, actor, id))
+        # A request may have the same id: its rows are of other kinds.
+        return next(row for row in rows if row["kind"] == EntryKind.ADJUSTMENT)
 
 
 class ReconcileController(AdminController):

@@ -131,7 +131,10 @@ async def test_credit_is_booked_once_moves_the_budget_and_leaves_no_drift(office
     report = await office.ok("GET", REPORT, params={"by": "tenant", "tenant": "globex"})
     assert report["rows"][0]["amount_usd"] == after["used"]
     assert (await office.ok("GET", "/admin/v1/reconcile"))["findings"]["counters_wrong"] == []
-    # and the same id with another amount is an error, not a second row
+    # and a request's id may stand on one too
+    about = {**credit, "id": "req_of_globex"}
+    assert (await office.ok("POST", f"{LEDGER}/adjustments", body=about))["kind"] == "adjustment"
+    # but the same id with another amount is an error, not a second row
     await office.refused(409, "POST", f"{LEDGER}/adjustments", body={**credit, "credit_usd": "5"})
     for wrong in ({"credit_usd": "1", "debit_usd": "1"}, {}, {"debit_usd": "-1"}, {"debit_usd": "0"}):
         body = {"tenant": "globex", "note": "x", **wrong}
