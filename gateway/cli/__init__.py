@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "routes": ("routes", "What model names mean: targets, weights, fallbacks."),
     "upstreams": ("upstreams", "Other servers that requests may be sent to."),
     "cache": ("cache", "The answer cache: usage, invalidation."),
+    "erase": ("erase", "Delete what a tenant or an end user left beside the books."),
     "apply": ("apply", "Tenants, limits, prices and routes in bulk, from a file."),
     "report": ("report", "Who spent what, what the cache saved, charged beside cost."),
     "ledger": ("ledger", "The rows of the books."),

@@ -35,7 +35,7 @@ def usage(obj: CliContext, tenant: str, as_json: bool) -> None:
     async def work(_books: Books, owner: Tenant, cache: Invalidator) -> Usage:
         return await cache.usage(owner.id)
 
-    held = _with_cache(obj, tenant, work)
+    held = with_cache(obj, tenant, work)
     if as_json:
         print_json(msgspec.to_builtins(held))
     else:
@@ -72,7 +72,7 @@ def invalidate(
                 audit.record(session, books.actor, "cache.invalidated", owner.id, tenant_id=owner.id, detail=detail)
         return await cache.invalidate(owner.id, chosen, dry_run=dry_run)
 
-    removed = _with_cache(obj, tenant, work)
+    removed = with_cache(obj, tenant, work)
     if as_json:
         print_json(msgspec.to_builtins(removed))
     else:
@@ -80,7 +80,9 @@ def invalidate(
         click.echo(f"{removed.entries} answers, {removed.size_bytes} bytes {verb}")
 
 
-def _with_cache(obj: CliContext, tenant: str, act: Callable[[Books, Tenant, Invalidator], Awaitable[T]]) -> T:
+def with_cache(obj: CliContext, tenant: str, act: Callable[[Books, Tenant, Invalidator], Awaitable[T]]) -> T:
+    """Runs `act` with the books, the tenant and its cache at hand."""
+
     async def work(books: Books) -> T:
         async with books.db.read() as session:
             owner = await tenants.get_tenant(session, books.actor, tenant)

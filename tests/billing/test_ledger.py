@@ -282,6 +282,33 @@ async def test_a_real_end_that_turns_up_after_the_reaper_is_booked_as_a_correcti
     assert writer.counters.conflicts == 0
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        row("r1", output=3, batch=True, status=EntryStatus.INTERRUPTED),
+        row("r1", prompt=0, output=0, batch=True, status=EntryStatus.FAILED),
+    ],
+)
+async def test_a_line_that_is_asked_again_ends_with_what_its_end_took(
+    writer: LedgerWriter, switch: Switch, first: Entry
+) -> None:
+    await writer.book(first)
+    await writer.book(row("r1", output=4, batch=True, status=EntryStatus.INTERRUPTED))  # interrupted once more
+    real = row("r1", output=20, batch=True)
+    await writer.book(real)
+    rows = await rows_of(switch)
+    assert sum(each.batch_output_tokens for each in rows) == 20
+    assert sum(each.amount_nano_usd for each in rows) == real.amount_nano_usd
+    assert writer.counters.conflicts == 0
+
+
+async def test_a_failed_row_that_cost_something_is_not_rewritten(writer: LedgerWriter, switch: Switch) -> None:
+    await writer.book(row("r1", output=3, status=EntryStatus.FAILED))
+    with pytest.raises(LedgerConflict):
+        await writer.book(row("r1", output=20))
+    assert [each.output_tokens for each in await rows_of(switch)] == [3]
+
+
 async def test_the_reaper_never_overrules_a_row_that_is_there(writer: LedgerWriter, switch: Switch) -> None:
     await writer.book(row("r1", output=20))
     await writer.write([row("r1", output=3, status=EntryStatus.INTERRUPTED, origin="reaper")])
