@@ -22,6 +22,10 @@ from engine.staging import NUM_SLOTS
 from engine.step_plan import StepPlan
 
 
+# A prompt for which attention takes its form for short chunks.
+SHORT_PROMPT = 65
+
+
 @dataclass
 class CudaPendingStep(PendingStep):
     """host_ids: where the step's token ids arrive; ready: when they have."""
@@ -38,7 +42,7 @@ class CudaRunner(ModelRunner):
     sampler_class = CudaSampler
 
     def warm_up(self, *, capture: bool = True, max_tokens: int = 2048) -> float:
-        """Makes the graphs and the buffers ids come back through, and runs one step of `max_tokens` prompt tokens, so
+        """Makes the graphs and the buffers ids come back through, and runs a long and a short prompt, so
         that no request waits for a compilation or for memory. Returns the seconds the graphs took."""
         count = self.state.tokens.shape[0]
         pinned = self.device.type == "cuda"
@@ -46,7 +50,8 @@ class CudaRunner(ModelRunner):
         self._turn = 0
         self.graphs: DecodeGraphs | None = None
         if self.device.type == "cuda":
-            self._run_empty_prompt(max_tokens)
+            for num_tokens in (max_tokens, min(max_tokens, SHORT_PROMPT)):
+                self._run_empty_prompt(num_tokens)
         if self.deterministic or not capture:
             return 0.0
         self.graphs = DecodeGraphs(

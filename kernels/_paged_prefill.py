@@ -9,9 +9,12 @@ from __future__ import annotations
 import torch
 
 from kernels._paged_decode import _LOG2E, _soft_capped
-from kernels._triton import dependent_launch, dots_in_float32, jit_for_varying, tl, triton
+from kernels._triton import dependent_launch, dots_in_float32, jit_for_varying, num_multiprocessors, tl, triton
 
-_TUNED = (256, 64, 8, 4)  # rows, key tile, warps, stages for 16-bit heads of up to 128
+# Rows, key tile, warps, stages for 16-bit heads of up to 128: where there is work for every multiprocessor, and where a
+# chunk is so short that programs of 256 rows would leave most of them idle while a few walk a long context.
+_TUNED = (256, 64, 8, 4)
+_TUNED_SHORT = (64, 64, 4, 3)
 
 
 @triton.jit
@@ -199,13 +202,13 @@ def _prefill_kernel(
     tl.store(out_ptr + out_rows[:, None] + dims[None, :], acc, mask=q_mask)
 
 
-def _shape_for(head_pad: int, group_pad: int, element_size: int) -> tuple[int, int, int, int]:
+def _shape_for(head_pad: int, group_pad: int, element_size: int, *, short: bool) -> tuple[int, int, int, int]:
     """(query tokens a program, key tile, warps, stages), so that q, k and v tiles fit shared memory."""
     if element_size > 2:
         return max(1, 32 // group_pad), 32, 4, 1
     if head_pad > 128:
         return max(1, 64 // group_pad), 32, 4, 2
-    rows, tile, num_warps, num_stages = _TUNED
+    rows, tile, num_warps, num_stages = _TUNED_SHORT if short else _TUNED
     return max(1, rows // group_pad), tile, num_warps, num_stages
 
 
@@ -235,7 +238,9 @@ def paged_prefill(
     group = num_heads // num_kv_heads
     group_pad = triton.next_power_of_2(group)
     head_pad = max(16, triton.next_power_of_2(head_dim))  # tl.dot's smallest side
-    block_q, tile, num_warps, num_stages = _shape_for(head_pad, group_pad, q.element_size())
+    programs = (num_tokens - first_token) * group_pad * num_kv_heads // _TUNED[0]
+    short = programs < num_multiprocessors(q.device.index or 0)
+    block_q, tile, num_warps, num_stages = _shape_for(head_pad, group_pad, q.element_size(), short=short)
     while block_q * group_pad < 16:  # tl.dot's smallest side
         block_q *= 2
     num_tiles = (num_tokens - first_token) // block_q + num_seqs

@@ -81,17 +81,17 @@ def attention() -> None:
         (torch.float32, torch.float32, 4, 2, 8),
     ):
         pool = torch.empty(4, 2, 2, kv_heads, 16, dim, dtype=kv_dtype)
-        for decodes in (1, 256):
+        for decodes, chunk in ((1, 64), (256, 8192)):
             sequences = decodes + 1
             paged_attention(
-                torch.empty(decodes + 64, heads, dim, dtype=dtype),
+                torch.empty(decodes + chunk, heads, dim, dtype=dtype),
                 pool[:, 1],
-                torch.zeros(sequences, 64, dtype=torch.int32),
+                torch.zeros(sequences, 512, dtype=torch.int32),
                 torch.zeros(sequences + 1, dtype=torch.int32),
                 torch.zeros(sequences, dtype=torch.int32),
                 num_decodes=decodes,
-                max_query_len=64,
-                max_seq_len=1024,
+                max_query_len=chunk,
+                max_seq_len=8192,
                 scale=0.1,
             )
 
