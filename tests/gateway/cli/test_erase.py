@@ -10,7 +10,7 @@ def test_erasing_asks_first_is_audited_and_counts(weir: Weir) -> None:
     counts = weir.json("erase", "acme", "--yes")
 
     assert counts == {"responses": 0, "cached_answers": 0, "files": 0, "batches": 0}
-    actions = [event["action"] for event in weir.json("audit", "list")]
+    actions = [event["action"] for event in weir.json("audit")]
     assert actions.count("tenant.erased") == 1
 
 
