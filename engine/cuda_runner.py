@@ -21,7 +21,6 @@ from engine.sampler import Sampled
 from engine.staging import NUM_SLOTS
 from engine.step_plan import StepPlan
 
-
 # A prompt for which attention takes its form for short chunks.
 SHORT_PROMPT = 65
 
