@@ -158,7 +158,8 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             chat_calls, completion_calls, embedding_calls, responses, pipeline, timeout_s=settings.request_timeout_s
         )
         batch_worker = BatchWorker(batches, files, runner, concurrency=settings.batch_concurrency)
-        stack.push_async_callback(_ended, asyncio.create_task(batch_worker.work(), name="batches"))
+        batch_worker.start()
+        stack.push_async_callback(batch_worker.stop)
         stack.push_async_callback(_drain, settings, probe, engine, background)
         yield Parts(
             settings=settings,

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 
@@ -48,24 +49,39 @@ class BatchWorker:
         self._runner = runner
         self._concurrency = concurrency
         self._nudged = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     def nudge(self) -> None:
         """There may be work: do not wait for the next poll."""
         self._nudged.set()
 
-    async def work(self) -> None:
-        """Until cancelled: one batch after the other."""
-        while True:
+    def start(self) -> None:
+        """Begins working in a task of the running loop."""
+        self._task = asyncio.create_task(self._work(), name="batches")
+
+    async def stop(self) -> None:
+        """Breaks off what is worked on, gives its lease back and ends. A look into SQL is waited for, not cut off."""
+        self._stopping.set()
+        self._nudged.set()
+        if self._task is not None:
+            await self._task
+
+    async def _work(self) -> None:
+        """One batch after the other."""
+        while not self._stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._nudged.wait()
             self._nudged.clear()
+            if self._stopping.is_set():
+                return
             try:
                 while await self.work_once():
                     pass
                 await self._files.sweep()
             except Exception:  # the worker's supervisor: SQL may be away; the lease runs out and the batch goes on
                 log.exception("batches could not be worked on; trying again in %.0f s", POLL_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._nudged.wait()
 
     async def work_once(self) -> bool:
         """Takes one batch and brings it to its end; False when there is none to take."""
@@ -74,17 +90,18 @@ class BatchWorker:
             return False
         working = asyncio.create_task(self._advance(batch), name=f"batch-{batch.id}")
         keeping = asyncio.create_task(self._keep_lease(batch.id), name=f"lease-{batch.id}")
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         try:
-            await asyncio.wait({working, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({working, keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done() and not working.done():
+                await _cancelled(working, keeping)
+                await self._store.release(batch.id)
+                return False
             await (keeping if keeping.done() else working)
         except LeaseLost:
             log.warning("batch %s was taken over by another gateway", batch.id)
-        except asyncio.CancelledError:
-            await _cancelled(working)
-            await asyncio.shield(self._store.release(batch.id))
-            raise
         finally:
-            await _cancelled(working, keeping)
+            await _cancelled(working, keeping, stopping)
         return True
 
     async def _keep_lease(self, batch_id: str) -> None:
@@ -237,7 +254,7 @@ def _output(request_id: str, line: BatchLine, response: LineResponse) -> bytes:
     return encode(OutputLine(id=f"batch_{request_id}", custom_id=line.custom_id, response=response))
 
 
-async def _cancelled(*tasks: asyncio.Task[None]) -> None:
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -337,10 +337,8 @@ async def test_a_stopped_gateways_lines_are_answered_and_billed_once_by_the_next
     made = (await create(gateway, [line(f"q{n}", f"{n}") for n in range(7)])).json()
     await until(gateway, made["id"], "in_progress")
     await until_true(lambda: len(engine.running) == 3)
-    [worker] = [task for task in asyncio.all_tasks() if task.get_name() == "batches"]
 
-    worker.cancel()  # a gateway's stop: three lines are half done
-    await asyncio.gather(worker, return_exceptions=True)
+    await gateway.parts.batch_worker.stop()  # three lines are half done
     assert engine.running == set()
     engine.gate.set()
     assert await second_worker(gateway).work_once() is True
@@ -354,9 +352,7 @@ async def test_a_killed_gateways_batch_is_answered_and_billed_once_by_the_next(
     start_gateway: StartGateway, redis_url: str
 ) -> None:
     gateway = await start_gateway(ScriptedEngine(Script(steps=STEPS)))
-    [worker] = [task for task in asyncio.all_tasks() if task.get_name() == "batches"]
-    worker.cancel()  # the process below is to take the batch
-    await asyncio.gather(worker, return_exceptions=True)
+    await gateway.parts.batch_worker.stop()  # the process below is to take the batch
     made = (await create(gateway, [line(f"q{n}", f"{n}") for n in range(30)])).json()
     arguments = [
         sys.executable,
