@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from datetime import date, datetime
@@ -54,11 +55,31 @@ class Remembering(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, kw_only=True):
-    """How a lookup came out. `counts` are the answer's tokens: what the client is told, and what was saved."""
+    """How a lookup came out. `counts` are the answer's tokens: what the client is told, and what was saved.
+
+    `similarity` is the cosine to the question that was found, also where a guard refused it; `age_s` the answer's age.
+    """
 
     outcome: Outcome
-    reason: Reason
+    reason: Reason = Reason.NONE
     answer: CachedAnswer | None = None
+    similarity: float | None = None
+    age_s: float | None = None
+
+    @property
+    def header(self) -> str:
+        """The value of `x-weir-cache`: the outcome, then what is known of reason, similarity and age (whole seconds).
+
+        The similarity is cut, not rounded: a refused 0.9499 must not read as the threshold it did not reach.
+        """
+        words = [str(self.outcome)]
+        if self.reason is not Reason.NONE:
+            words.append(f"reason={self.reason}")
+        if self.similarity is not None:
+            words.append(f"similarity={math.floor(self.similarity * 1000) / 1000:.3f}")
+        if self.age_s is not None:
+            words.append(f"age={int(self.age_s)}")
+        return "; ".join(words)
 
     @property
     def hit(self) -> bool:
@@ -155,11 +176,12 @@ class ResponseCache:
     async def look_up(self, lookup: Lookup, exact: ExactResult | None) -> Found:
         """The exact answer if there is one, else the nearest question's. Trouble is a miss, never an error."""
         decision = lookup.decision
-        if not decision.read or exact is None:
-            outcome = Outcome.BYPASS if decision.bypass or decision.reason is not Reason.NONE else Outcome.MISS
-            return Found(outcome=outcome, reason=decision.reason if exact is None else Reason.NONE)
+        if not decision.read:
+            return Found(outcome=Outcome.BYPASS, reason=decision.reason)
+        if exact is None:
+            return Found(outcome=Outcome.MISS, reason=Reason.STORE)
         if exact.answer is not None:
-            return Found(outcome=Outcome.HIT, reason=Reason.NONE, answer=exact.answer)
+            return Found(outcome=Outcome.HIT, answer=exact.answer, age_s=exact.age_s)
         if self._semantic is None or not decision.semantic:
             return Found(outcome=Outcome.MISS, reason=exact.reason)
         return await self._nearest(lookup, exact)
@@ -178,9 +200,9 @@ class ResponseCache:
             timeout_s=self._deadline_s,
         )
         if isinstance(found, SemanticHit):
-            return Found(outcome=Outcome.SEMANTIC, reason=Reason.NONE, answer=found.answer)
+            return Found(outcome=Outcome.SEMANTIC, answer=found.answer, similarity=found.similarity, age_s=found.age_s)
         lookup.vector = found.vector
-        return Found(outcome=Outcome.MISS, reason=found.reason)
+        return Found(outcome=Outcome.MISS, reason=found.reason, similarity=found.similarity)
 
     def entry(self, lookup: Lookup, call: Call, counts: Counts, choices: list[Choice]) -> Remembering | None:
         """The stage that stores the answer, None where it must not be stored."""

@@ -82,7 +82,8 @@ Headers a request may carry: `x-weir-conversation` and `x-weir-tags` (attributio
 the server's limit), `x-weir-prefer: cheaper` (among the models of a route), `cache-control` or `x-weir-cache-control`
 (`no-cache`, `no-store`, `max-age=S`) and
 `x-weir-cache-threshold` (only a stricter one counts). Headers of an answer: `x-request-id`, `x-weir-cache`
-(hit, semantic, miss or bypass, and why), `x-weir-warning`, `x-weir-limit` (which limit refused), `x-ratelimit-*`,
+(`hit`, `semantic`, `miss` or `bypass`, then where known `; reason=…; similarity=…; age=…`),
+`x-weir-warning`, `x-weir-limit` (which limit refused), `x-ratelimit-*`,
 `retry-after`, `retry-after-ms`, `x-should-retry`, `openai-processing-ms`.
 """
 _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", dict: "object"}

@@ -125,7 +125,7 @@ class Exchange:
             self.headers = admitted.headers
             async with admitted:
                 found = await pipeline.cache.look_up(lookup, exact)
-                self._say(found.outcome, found.reason)
+                self._say(found)
                 road = self._replayed(admitted, found) if found.hit else self._generated(admitted, lookup)
                 async with aclosing(road) as stream:
                     async for pieces in stream:
@@ -141,11 +141,11 @@ class Exchange:
         error.headers = {**self.headers, **error.headers}
         return error
 
-    def _say(self, outcome: Outcome, reason: Reason) -> None:
+    def _say(self, found: Found) -> None:
         """x-weir-cache and its metric."""
-        self.outcome = outcome
-        self.headers["x-weir-cache"] = outcome if reason is Reason.NONE else f"{outcome}; reason={reason}"
-        self._pipeline.metrics.cache_lookup(outcome, reason)
+        self.outcome = found.outcome
+        self.headers["x-weir-cache"] = found.header
+        self._pipeline.metrics.cache_lookup(found.outcome, found.reason)
 
     def _mark_first(self) -> None:
         if self._first_at is None:
@@ -181,7 +181,7 @@ class Exchange:
         while True:
             flight = self._pipeline.flights.join(lookup.flight_key, lambda: self._paid(admitted, lookup))
             if not flight.leader:
-                self._say(Outcome.HIT, Reason.FLIGHT)
+                self._say(Found(outcome=Outcome.HIT, reason=Reason.FLIGHT))
             async with flight:
                 try:
                     async for served in flight:
@@ -192,7 +192,7 @@ class Exchange:
                     if exc.delivered or flight.leader:
                         raise
                     # Nothing was shown yet: this request can still be answered by a generation of its own.
-                    self._say(Outcome.MISS, Reason.ABSENT)
+                    self._say(Found(outcome=Outcome.MISS, reason=Reason.ABSENT))
                 else:
                     return
 
