@@ -72,7 +72,9 @@ class Weir:
             entry = Entry.priced(principal=principal, tokens=tokens, **{**usual, **fields})
             more = [msgspec.structs.replace(entry, request_id=f"{entry.request_id}.{n}") for n in range(1, times)]
             journal = Journal(self.folder / "journal")
-            await LedgerWriter(db, journal).write([entry, *more])
+            writer = LedgerWriter(db, journal)
+            await writer.write([entry, *more])
+            await writer.stop()
             await journal.close()
             return entry
 
