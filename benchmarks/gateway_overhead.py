@@ -166,7 +166,10 @@ def litellm(folder: Path, peers: Path, upstream: str) -> Iterator[System]:
     config.write_text(f"model_list:\n  - model_name: stub\n    litellm_params: {params}\n")
     port, log = free_port(), folder / "litellm.log"
     command = [str(binary), "--config", str(config), "--port", str(port), "--host", "127.0.0.1", "--num_workers", "1"]
-    with running(command, log, env={**os.environ, "LITELLM_LOG": "ERROR"}) as process:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # With nothing turned on, authentication included: it refuses to start so unless told.
+    env |= {"LITELLM_LOG": "ERROR", "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
+    with running(command, log, env=env) as process:
         wait_for(f"http://127.0.0.1:{port}/health/liveliness", process, log)
         yield System("litellm", f"http://127.0.0.1:{port}/v1/chat/completions", process)
 
