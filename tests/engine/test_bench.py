@@ -77,7 +77,6 @@ def _config(folder: Path) -> EngineConfig:
 def test_the_prefix_cache_halves_what_is_prefilled(tmp_path: Path) -> None:
     off, on = bench_prefix_caching(_config(tmp_path), limit=12)
     assert on["prefilled_tokens"] * 2 < off["prefilled_tokens"]
-    assert on["ttft_mean_s"] < off["ttft_mean_s"]
 
 
 def test_reports_give_a_row_a_line(tmp_path: Path) -> None:
