@@ -40,10 +40,12 @@ _RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL
 
 class FlightTiming(msgspec.Struct, frozen=True, kw_only=True):
     """`lease_s`: how long after a gateway's death its followers wait; `claim_timeout_s`: for Redis before flying alone;
-    `linger_s`: how long a finished stream stays for followers that are behind."""
+    `linger_s`: how long a finished stream stays for followers that are behind; `unwatched_s`: how often events are
+    written while nobody follows, so that a generation that nobody else asks for costs Redis next to nothing."""
 
     lease_s: float = 3.0
     claim_timeout_s: float = 0.1
+    unwatched_s: float = 0.2
     linger_s: float = 10.0
 
 
@@ -183,9 +185,12 @@ class _Publisher:
     def __init__(self, redis: Redis, keys: TenantKeys, key: str, token: str, timing: FlightTiming) -> None:
         self._redis, self._token, self._timing = redis, token, timing
         self._lease, self._stream = keys.flight_lease(key), keys.flight_events(key, token)
+        self._watchers = keys.flight_watchers(key)
+        self._watched = False
         self._pending: list[bytes] = []
         self._outcome = ""
         self._wake = asyncio.Event()
+        self._closing = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="flight-publisher")
 
     def publish(self, raw: bytes) -> None:
@@ -195,6 +200,7 @@ class _Publisher:
     async def close(self, outcome: str) -> None:
         """Writes what is left and the end mark, and gives the lease back; waits for it as long as for a claim."""
         self._outcome = outcome
+        self._closing.set()
         self._wake.set()
         # A Redis that hangs must not hold up the participants: the task goes on by itself until its own deadline.
         await asyncio.wait([self._task], timeout=self._timing.claim_timeout_s)
@@ -207,6 +213,10 @@ class _Publisher:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._timing.lease_s / 3):
                         await self._wake.wait()
+                if not self._watched:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(min(self._timing.unwatched_s, self._timing.lease_s / 3)):
+                            await self._closing.wait()
                 self._wake.clear()
                 ended = await self._flush(lease_ms)
         except STORE_TROUBLE as exc:
@@ -226,8 +236,10 @@ class _Publisher:
             pipe.eval(_RELEASE, 1, self._lease, self._token)
         else:
             pipe.eval(_RENEW, 1, self._lease, self._token, lease_ms)
+            pipe.exists(self._watchers)
         async with asyncio.timeout(self._timing.lease_s):
-            await pipe.execute()
+            replies = await pipe.execute()
+        self._watched = bool(replies[-1])
         return bool(ended)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from enum import IntEnum, StrEnum
 
 import msgspec
@@ -78,7 +79,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
 
     token_id: int
     text: str
-    bytes: bytes
+    bytes: builtins.bytes  # the plain name would be this very field when the hints are resolved
     logprob: float
     rank: int | None = None
     top: tuple[TokenLogprob, ...] = ()

@@ -32,7 +32,8 @@ _CACHED_ENDPOINTS = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 
 class Lookup(msgspec.Struct, kw_only=True):
     """What may be done for one request. `stage` shares the admission's Redis trip; `flight_key` is None where a
-    generation must not be shared. `vector` is filled in by the semantic lookup and stored with the answer."""
+    generation must not be shared. `vector` is filled in by the semantic lookup and stored with the answer; `alone` says
+    that Redis did not answer the exact one, so that a generation is shared within this process only."""
 
     decision: CacheDecision
     request: CacheRequest | None = None
@@ -41,6 +42,7 @@ class Lookup(msgspec.Struct, kw_only=True):
     entry_id: str = ""
     stage: ExactLookup | None = None
     vector: bytes | None = None
+    alone: bool = False
 
     @property
     def flight_key(self) -> str | None:
@@ -176,6 +178,7 @@ class ResponseCache:
     async def look_up(self, lookup: Lookup, exact: ExactResult | None) -> Found:
         """The exact answer if there is one, else the nearest question's. Trouble is a miss, never an error."""
         decision = lookup.decision
+        lookup.alone = exact is None or exact.version is None
         if not decision.read:
             return Found(outcome=Outcome.BYPASS, reason=decision.reason)
         if exact is None:

@@ -36,6 +36,7 @@ from gateway.constraints import Constrainer
 from gateway.embedding_calls import EmbeddingCalls
 from gateway.engines import NO_ENGINE, counting_text_model, for_counting, make_engine
 from gateway.files.store import FileStore
+from gateway.flights import make_flights
 from gateway.governor import Governor
 from gateway.health import Probe
 from gateway.metrics import Metrics
@@ -126,15 +127,19 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         await route_config.load()
         soft_budgets = SoftBudgets()
         billing.on_limit(soft_budgets.note)
+        flights = make_flights(store, deadline_s=settings.redis_deadline_ms / 1000) if store is not None else None
+        if flights is not None:
+            stack.push_async_callback(flights.close)
         pipeline = Pipeline(
             governor=governor,
             cache=cache,
             router=router,
             metrics=metrics,
             background=background,
+            flights=flights,
+            shares_flights=settings.replicas > 1,
             soft_budgets=soft_budgets,
         )
-        stack.push_async_callback(pipeline.flights.close)
         constrainer = Constrainer(tool_format=settings.tool_format)
         probe = Probe(
             engine,

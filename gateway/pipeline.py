@@ -19,7 +19,7 @@ from msgspec import UnsetType
 from billing.tables import EntryStatus
 from cache.errors import LeaderFailed
 from cache.outcome import Outcome, Reason
-from cache.single_flight import SingleFlight
+from cache.shared_flight import SharedFlight
 from gateway.answers import Found, Lookup, ResponseCache
 from gateway.attempts import Attempts
 from gateway.background import Background
@@ -27,19 +27,13 @@ from gateway.booking import Ending
 from gateway.calls import Call, Choice, Counts, Piece, gather
 from gateway.errors import GatewayError, RequestTimeout
 from gateway.faults import KNOWN, as_gateway_error
+from gateway.flights import Served, finishes
 from gateway.governor import AdmittedCall, Governor, Hold
 from gateway.metrics import Metrics
 from gateway.presenters.notes import note
 from gateway.routing import Route, Router, Target
 from gateway.schemas.common import WeirNote
 from gateway.thrift import SoftBudgets
-
-
-class Served(msgspec.Struct):
-    """An event of a generation, as its watchers see it."""
-
-    pieces: list[Piece]
-    counts: Counts
 
 
 class Pipeline:
@@ -53,15 +47,19 @@ class Pipeline:
         router: Router,
         metrics: Metrics,
         background: Background,
+        flights: SharedFlight[Served] | None,
+        shares_flights: bool = False,
         soft_budgets: SoftBudgets | None = None,
     ) -> None:
+        """Args: flights None where nothing is cached; shares_flights: other gateways use the cache's Redis too."""
         self.governor = governor
         self.cache = cache
         self.router = router
         self.metrics = metrics
         self.background = background
         self._soft_budgets = soft_budgets or SoftBudgets()
-        self.flights: SingleFlight[Served] = SingleFlight(is_last=lambda served: _finishes(served.pieces))
+        self.flights = flights
+        self.shares_flights = shares_flights
 
     async def plan(self, call: Call, route: Route) -> list[Target]:
         """The targets in the order this request tries them."""
@@ -90,6 +88,7 @@ class Exchange:
         self._first_at: float | None = None
         self._truncated_reason: str | None = None
         self._served_by: str | None = None
+        self._pays = False
 
     @property
     def fingerprint(self) -> str:
@@ -173,28 +172,35 @@ class Exchange:
     # -- generate, alone or watching another's generation of the same answer
 
     async def _generated(self, admitted: AdmittedCall, lookup: Lookup) -> AsyncGenerator[list[Piece], None]:
-        if lookup.flight_key is None:
+        flights, key = self._pipeline.flights, lookup.flight_key
+        if flights is None or key is None:
             async with aclosing(self._paid(admitted, lookup)) as stream:
                 async for served in stream:
                     yield self._seen(served)
             return
+        alone = lookup.alone or not self._pipeline.shares_flights
         while True:
-            flight = self._pipeline.flights.join(lookup.flight_key, lambda: self._paid(admitted, lookup))
-            if not flight.leader:
-                self._say(Found(outcome=Outcome.HIT, reason=Reason.FLIGHT))
+            # The first here may itself follow another gateway: who pays is who is asked to produce.
+            flight = flights.join(self.call.principal.tenant_id, key, lambda: self._paid(admitted, lookup), alone=alone)
             async with flight:
                 try:
                     async for served in flight:
-                        if not flight.leader and _finishes(served.pieces):
-                            await self._book_hit(admitted, served.counts)
+                        if not self._pays:
+                            await self._watched(admitted, served)
                         yield self._seen(served)
                 except LeaderFailed as exc:
+                    # Where nothing was shown yet, this request can still be answered by a generation of its own.
                     if exc.delivered or flight.leader:
                         raise
-                    # Nothing was shown yet: this request can still be answered by a generation of its own.
-                    self._say(Found(outcome=Outcome.MISS, reason=Reason.ABSENT))
                 else:
                     return
+
+    async def _watched(self, admitted: AdmittedCall, served: Served) -> None:
+        """An event of a generation that somebody else pays for; the last one waits for this request's own row."""
+        if self.outcome is not Outcome.HIT:
+            self._say(Found(outcome=Outcome.HIT, reason=Reason.FLIGHT))
+        if finishes(served.pieces):
+            await self._book_hit(admitted, served.counts)
 
     def _seen(self, served: Served) -> list[Piece]:
         self.counts = served.counts
@@ -206,6 +212,9 @@ class Exchange:
     async def _paid(self, admitted: AdmittedCall, lookup: Lookup) -> AsyncGenerator[Served, None]:
         """Runs in the flight's own task when there is one: it goes on while anybody watches."""
         pipeline, call = self._pipeline, self.call
+        if admitted.handed_over:  # this request has left while it followed another gateway, and was released
+            raise LeaderFailed("the request that was to pay has left", delivered=0)
+        self._pays = True
         hold = await pipeline.governor.hold(admitted, call, self._plan)
         attempts = Attempts(call, self.route, self._plan, pipeline.metrics)
         withheld: list[Piece] = []
@@ -283,10 +292,6 @@ class Exchange:
             cached=counts.cached_tokens,
             completion=counts.completion_tokens,
         )
-
-
-def _finishes(pieces: list[Piece]) -> bool:
-    return any(piece.finish_reason is not None for piece in pieces)
 
 
 def _split(pieces: list[Piece], withheld: list[Piece]) -> list[Piece]:

@@ -67,7 +67,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, _about("one deadline for all Redis work of a request, milliseconds", ge=1, le=10_000)
     ] = 100
     replicas: Annotated[
-        int, _about("gateways sharing the limits; a local limiter allows limit / replicas while Redis is away", ge=1)
+        int,
+        _about(
+            "gateways on one Redis: each allows limit / replicas while Redis is away; from 2 on, identical questions "
+            "at once make one generation among them all",
+            ge=1,
+        ),
     ] = 1
     server_secret_file: Annotated[
         str, _about("file with the versioned server secret, shared by all gateways; empty: data_dir/server_secret.json")

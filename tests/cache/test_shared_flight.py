@@ -216,3 +216,20 @@ async def until(condition: Callable[[], bool]) -> None:
     """Lets the loop turn until a condition holds; the caller bounds it."""
     while not condition():  # noqa: ASYNC110  # what is waited for has no event
         await asyncio.sleep(0.005)
+
+
+async def test_events_that_nobody_follows_are_written_together(redis: Redis) -> None:
+    # given a generation without followers elsewhere, and all the time in the world between two writings
+    rare = FlightTiming(lease_s=60, unwatched_s=60)
+    generation = Generation()
+    leader = await leading(gateway(redis, rare), generation)
+    for event in "bcdef":
+        generation.say(event)
+        assert await anext(leader) == event
+    # then Redis has heard of none of them
+    assert [key async for key in redis.scan_iter("*:f:k:*")] == []
+    # when it ends, then they stand there as one, for whoever was late
+    generation.say("last", None)
+    assert await collect(leader) == ["last"]
+    [stream] = [key async for key in redis.scan_iter("*:f:k:*")]
+    assert await redis.xlen(stream) == 1

@@ -1,0 +1,160 @@
+"""The same question at once: one generation, everyone answered, a row each; in one gateway and across two."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from redis.asyncio import Redis
+
+from engine.errors import EngineUnavailable
+from engine.types import EngineRequest, TokenLogprob
+from gateway.calls import Counts, Piece, ToolCallPiece
+from gateway.flights import Served, _decoder, _encoder
+from tests.gateway.conftest import Gateway, StartGateway, frames, until
+from tests.gateway.fakes import Script, ScriptedEngine
+from tests.gateway.raw_asgi import RawExchange
+
+QUESTION = "What does the weir hold back?"
+STEPS = tuple(f"w{number} " for number in range(6))
+
+
+async def followed(redis_url: str) -> None:
+    """Waits until another gateway follows a generation."""
+    redis = Redis.from_url(redis_url)
+    async with asyncio.timeout(5):
+        while not [key async for key in redis.scan_iter("weir:cache:*:f:*:w")]:
+            pass
+    await redis.aclose()
+
+
+@pytest.fixture
+async def two_gateways(start_gateway: StartGateway) -> tuple[Gateway, Gateway]:
+    """Two on one Redis, with engines and books of their own; generations wait before their third token."""
+
+    async def one() -> Gateway:
+        engine = ScriptedEngine(Script(steps=STEPS, gate_at=2))
+        engine.gate.clear()
+        return await start_gateway(engine, replicas=2)
+
+    return await one(), await one()
+
+
+async def test_two_gateways_make_one_generation_of_one_question(
+    two_gateways: tuple[Gateway, Gateway], redis_url: str
+) -> None:
+    one, two = two_gateways
+    # given a generation that runs on the first
+    first = asyncio.create_task(one.chat(QUESTION))
+    await asyncio.wait_for(one.engine.stepped.wait(), 5)
+    # when the second is asked the same, as a stream
+    second = asyncio.create_task(two.chat(QUESTION, stream=True, stream_options={"include_usage": True}))
+    await followed(redis_url)
+    one.engine.gate.set()
+    answers = await asyncio.wait_for(asyncio.gather(first, second), 10)
+    # then both have the answer of one generation
+    chunks = frames(answers[1])
+    text = "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
+    assert text == answers[0].json()["choices"][0]["message"]["content"] == "".join(STEPS)
+    assert chunks[-1]["usage"] == answers[0].json()["usage"]
+    assert (len(one.engine.requests), len(two.engine.requests)) == (1, 0)
+    assert answers[0].headers["x-weir-cache"].startswith("miss")
+    assert answers[1].headers["x-weir-cache"] == "hit; reason=flight"
+    # and the books hold one row that is paid and one that was saved
+    [paid], [saved] = await one.ledger(), await two.ledger()
+    assert (paid.kind, saved.kind) == ("usage", "cache_hit")
+    assert (saved.amount_nano_usd, saved.input_tokens, saved.output_tokens) == (0, 0, 0)
+    assert saved.saved_nano_usd == paid.amount_nano_usd > 0
+    assert (saved.saved_input_tokens, saved.saved_output_tokens) == (paid.input_tokens, paid.output_tokens)
+
+
+async def test_a_generation_whose_asker_left_goes_on_for_a_follower_elsewhere(
+    two_gateways: tuple[Gateway, Gateway], redis_url: str
+) -> None:
+    one, two = two_gateways
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
+    async with (
+        RawExchange(one, "POST", "/v1/chat/completions", body) as leader,
+        RawExchange(two, "POST", "/v1/chat/completions", body) as follower,
+    ):
+        await leader.start()
+        # given a follower that sees the first tokens while the generation waits
+        await follower.start()
+        assert b'"role":"assistant"' in await follower.chunk()
+        assert b"w0" in await follower.chunk()
+        # when the one who asked first leaves
+        leader.leave()
+        await leader.finished()
+        one.engine.gate.set()
+        rest = b""
+        while b"[DONE]" not in rest:
+            rest += await follower.chunk()
+    # then the follower has the whole answer, and the books say who paid
+    assert b"w5" in rest
+    assert one.engine.aborted == []
+    assert two.engine.requests == []
+    assert [row.kind for row in await one.ledger() + await two.ledger()] == ["usage", "cache_hit"]
+
+
+async def test_where_the_leader_fails_each_follower_is_answered_on_its_own(
+    start_gateway: StartGateway, redis_url: str
+) -> None:
+    # given a first gateway whose engine dies before its first token, and a second that follows it
+    def dies(_request: EngineRequest) -> Script:
+        return Script(gate_at=0, fail_at=0, error=EngineUnavailable("gone"))
+
+    failing = ScriptedEngine(dies)
+    failing.gate.clear()
+    one, two = await start_gateway(failing, replicas=2), await start_gateway(replicas=2)
+    first = asyncio.create_task(one.chat(QUESTION))
+    await until(lambda: len(failing.requests) == 1)
+    second = asyncio.create_task(two.chat(QUESTION))
+    await followed(redis_url)
+    assert two.engine.requests == []
+    # when it fails
+    failing.gate.set()
+    failed, answered = await asyncio.wait_for(asyncio.gather(first, second), 10)
+    # then the follower generates itself, and pays
+    assert failed.status_code >= 500
+    assert answered.status_code == 200
+    assert answered.headers["x-weir-cache"].startswith("miss")
+    assert [row.kind for row in await two.ledger()] == ["usage"]
+
+
+async def test_a_gateway_that_is_alone_asks_redis_for_no_flight(start_gateway: StartGateway, redis_url: str) -> None:
+    engine = ScriptedEngine(Script(steps=STEPS, gate_at=2))
+    engine.gate.clear()
+    gateway = await start_gateway(engine)
+    both = [asyncio.create_task(gateway.chat(QUESTION)) for _ in range(2)]
+    await asyncio.wait_for(engine.stepped.wait(), 5)
+    redis = Redis.from_url(redis_url)
+    assert [key async for key in redis.scan_iter("weir:cache:*:f:*")] == []
+    await redis.aclose()
+    engine.gate.set()
+    await asyncio.wait_for(asyncio.gather(*both), 10)
+    assert len(engine.requests) == 1
+    assert sorted(row.kind for row in await gateway.ledger()) == ["cache_hit", "usage"]
+
+
+def test_an_event_travels_whole() -> None:
+    top = (TokenLogprob(2, "b", b"b", -float("inf"), 2),)
+    served = Served(
+        pieces=[
+            Piece(
+                index=1,
+                text="ü",
+                reasoning="r",
+                tool_calls=[ToolCallPiece(index=0, id="call_1", name="f", arguments="{}")],
+                token_ids=[1, 2],
+                logprobs=[TokenLogprob(1, "a", b"\xff", -0.5, 1, top)],
+                prompt_logprobs=[None],
+                finish_reason="stop",
+                stop_reason=7,
+            )
+        ],
+        counts=Counts(prompt_tokens=3, completion_tokens=2, cached_tokens=1, reasoning_tokens=1, engine_us=9),
+    )
+    assert _decoder.decode(_encoder.encode(served)) == served
+    with pytest.raises(msgspec.DecodeError):
+        _decoder.decode(_encoder.encode(served)[:-1])
