@@ -11,5 +11,5 @@ The road of one request through this package, in the order the gateway takes it:
 
 Beside the road: `embedder` (text to unit vectors, also for /v1/embeddings), `guards/` (one subject a file),
 `live_data` and `personal` (wordings that must not be shared), `invalidation`, `replay`, `shadow`.
-`outcome` holds the words that headers, the ledger and metrics use.
+`outcome` holds the words that headers and metrics use.
 """

@@ -1,4 +1,4 @@
-"""What a lookup came to and why: the words of the `x-weir-cache` header, the ledger and the metrics."""
+"""What a lookup came to and why: the words of the `x-weir-cache` header and the metrics."""
 
 from __future__ import annotations
 

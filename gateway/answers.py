@@ -21,12 +21,14 @@ from cache.policy import CacheDecision, CachePolicy, decide
 from cache.request import CacheRequest
 from cache.semantic import SemanticCache, SemanticHit
 from cache.store import CacheEntry, ExactLookup, ExactResult, Put, RedisStore
+from cache.vectors import pack_vectors
 from engine.types import TokenLogprob
 from gateway.calls import Call, Choice, Counts, Endpoint, Piece, ToolCallPiece
 from gateway.routing import Route
 
 log = logging.getLogger(__name__)
 
+_EMBED_TIMEOUT_S = 0.5
 _CACHED_ENDPOINTS = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 
 
@@ -67,6 +69,13 @@ class Found(msgspec.Struct, kw_only=True):
     answer: CachedAnswer | None = None
     similarity: float | None = None
     age_s: float | None = None
+
+    @property
+    def booked_as(self) -> str:
+        """The ledger's word, by which reports count: an exact hit and a shared generation are told apart."""
+        if self.outcome is not Outcome.HIT:
+            return self.outcome
+        return "single_flight" if self.reason is Reason.FLIGHT else "exact"
 
     @property
     def header(self) -> str:
@@ -206,6 +215,18 @@ class ResponseCache:
             return Found(outcome=Outcome.SEMANTIC, answer=found.answer, similarity=found.similarity, age_s=found.age_s)
         lookup.vector = found.vector
         return Found(outcome=Outcome.MISS, reason=found.reason, similarity=found.similarity)
+
+    async def embed_refreshed(self, lookup: Lookup) -> None:
+        """Fills in the vector of a question that was asked with `no-cache`: what was generated is found by meaning
+        later, as any other answer. Called after the answer, for it takes milliseconds."""
+        decision = lookup.decision
+        if self._semantic is None or lookup.request is None or decision.read or not decision.write:
+            return
+        if not decision.semantic or lookup.vector is not None:
+            return
+        embedding = await self._semantic.embed(lookup.request.text or "", timeout_s=_EMBED_TIMEOUT_S)
+        if not isinstance(embedding, Reason):
+            lookup.vector = pack_vectors([embedding.vector])[0]
 
     def entry(self, lookup: Lookup, call: Call, counts: Counts, choices: list[Choice]) -> Remembering | None:
         """The stage that stores the answer, None where it must not be stored."""

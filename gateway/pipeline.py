@@ -82,7 +82,7 @@ class Exchange:
         self.route = route
         self.counts = Counts()
         self.headers: dict[str, str] = {}
-        self.outcome = Outcome.BYPASS
+        self._found = Found(outcome=Outcome.BYPASS)
         self._pipeline = pipeline
         self._plan: list[Target] = []
         self._first_at: float | None = None
@@ -142,7 +142,7 @@ class Exchange:
 
     def _say(self, found: Found) -> None:
         """x-weir-cache and its metric."""
-        self.outcome = found.outcome
+        self._found = found
         self.headers["x-weir-cache"] = found.header
         self._pipeline.metrics.cache_lookup(found.outcome, found.reason)
 
@@ -197,7 +197,7 @@ class Exchange:
 
     async def _watched(self, admitted: AdmittedCall, served: Served) -> None:
         """An event of a generation that somebody else pays for; the last one waits for this request's own row."""
-        if self.outcome is not Outcome.HIT:
+        if self._found.outcome is not Outcome.HIT:
             self._say(Found(outcome=Outcome.HIT, reason=Reason.FLIGHT))
         if finishes(served.pieces):
             await self._book_hit(admitted, served.counts)
@@ -258,10 +258,15 @@ class Exchange:
         pipeline = self._pipeline
         await pipeline.governor.book(hold, self.call, self.route, ending)
         self._measure(ending.status, ending.counts)
-        entry = None
+        pipeline.background.spawn(self._release(hold, lookup, ending, choices), name="release")
+
+    async def _release(self, hold: Hold, lookup: Lookup, ending: Ending, choices: dict[int, Choice]) -> None:
+        """What was held goes back, and the answer is remembered."""
+        cache, entry = self._pipeline.cache, None
         if ending.status is EntryStatus.OK:
-            entry = pipeline.cache.entry(lookup, self.call, ending.counts, list(choices.values()))
-        pipeline.background.spawn(pipeline.governor.release(hold, entry), name="release")
+            await cache.embed_refreshed(lookup)
+            entry = cache.entry(lookup, self.call, ending.counts, list(choices.values()))
+        await self._pipeline.governor.release(hold, entry)
 
     def _ending(
         self,
@@ -277,7 +282,7 @@ class Exchange:
             counts=counts or Counts(),
             target=attempts.target if attempts is not None else None,
             finish_reason=",".join(reasons)[:32] or None,
-            cache_outcome=self.outcome,
+            cache_outcome=self._found.booked_as,
             ttft_s=self._first_at - call.accepted_at if self._first_at is not None else None,
             latency_s=time.monotonic() - call.accepted_at,
         )

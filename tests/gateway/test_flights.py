@@ -63,7 +63,7 @@ async def test_two_gateways_make_one_generation_of_one_question(
     assert answers[1].headers["x-weir-cache"] == "hit; reason=flight"
     # and the books hold one row that is paid and one that was saved
     [paid], [saved] = await one.ledger(), await two.ledger()
-    assert (paid.kind, saved.kind) == ("usage", "cache_hit")
+    assert (paid.kind, saved.kind, saved.cache_outcome) == ("usage", "cache_hit", "single_flight")
     assert (saved.amount_nano_usd, saved.input_tokens, saved.output_tokens) == (0, 0, 0)
     assert saved.saved_nano_usd == paid.amount_nano_usd > 0
     assert (saved.saved_input_tokens, saved.saved_output_tokens) == (paid.input_tokens, paid.output_tokens)

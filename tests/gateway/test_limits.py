@@ -205,7 +205,7 @@ async def test_the_second_asking_is_a_hit_that_costs_nothing(gateway: Gateway) -
     assert second.json()["choices"] == first.json()["choices"]
     assert second.json()["id"] != first.json()["id"]
     paid, hit = await gateway.ledger()
-    assert (hit.kind, hit.amount_nano_usd, hit.output_tokens, hit.cache_outcome) == ("cache_hit", 0, 0, "hit")
+    assert (hit.kind, hit.amount_nano_usd, hit.output_tokens, hit.cache_outcome) == ("cache_hit", 0, 0, "exact")
     assert hit.saved_nano_usd == paid.amount_nano_usd
     assert (hit.saved_input_tokens, hit.saved_output_tokens) == (paid.input_tokens, paid.output_tokens)
 
