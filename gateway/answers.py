@@ -232,19 +232,7 @@ class ResponseCache:
         """The stage that stores the answer, None where it must not be stored."""
         if self._store is None or lookup.request is None or not lookup.decision.write:
             return None
-        answer = CachedAnswer(
-            model=call.model,
-            created=int(self._clock()),
-            request_id=call.request_id,
-            choices=tuple(_cached_choice(choice) for choice in sorted(choices, key=lambda each: each.index)),
-            usage=CachedUsage(
-                prompt_tokens=counts.prompt_tokens,
-                completion_tokens=counts.completion_tokens,
-                cached_tokens=counts.cached_tokens,
-                reasoning_tokens=counts.reasoning_tokens,
-            ),
-            num_choices=call.num_choices,
-        )
+        answer = as_answer(call, counts, choices, created=int(self._clock()))
         policy = lookup.policy
         if why_not_stored(answer, max_bytes=policy.max_answer_bytes, allow_tool_calls=policy.tools == "exact"):
             return None
@@ -268,6 +256,23 @@ class ResponseCache:
             )
         )
         return Remembering(stage=stage, keys=self._store.keys(request.tenant))
+
+
+def as_answer(call: Call, counts: Counts, choices: list[Choice], *, created: int) -> CachedAnswer:
+    """What was generated for `call`, as it is remembered. Args: created, Unix seconds."""
+    return CachedAnswer(
+        model=call.model,
+        created=created,
+        request_id=call.request_id,
+        choices=tuple(_cached_choice(choice) for choice in sorted(choices, key=lambda each: each.index)),
+        usage=CachedUsage(
+            prompt_tokens=counts.prompt_tokens,
+            completion_tokens=counts.completion_tokens,
+            cached_tokens=counts.cached_tokens,
+            reasoning_tokens=counts.reasoning_tokens,
+        ),
+        num_choices=call.num_choices,
+    )
 
 
 def _bypass(reason: Reason) -> CacheDecision:

@@ -37,6 +37,7 @@ class Metrics:
         )
         self._tokens = self._counter("gateway_tokens", "tokens by class", "model", "kind")
         self._cache = self._counter("gateway_cache_lookups", "cache lookups by outcome", "outcome", "reason")
+        self._shadow = self._counter("gateway_cache_shadow_checks", "semantic hits generated again", "verdict")
         self._refused = self._counter("gateway_refused_requests", "requests refused by a limit", "limit")
         self._upstream = self._counter("gateway_upstream_attempts", "attempts by upstream", "upstream", "result")
         self.in_flight = Gauge("gateway_requests_in_flight", "inference requests now", registry=self.registry)
@@ -84,6 +85,10 @@ class Metrics:
 
     def cache_lookup(self, outcome: str, reason: str) -> None:
         self._cache(outcome, reason).inc()
+
+    def shadow_check(self, verdict: str) -> None:
+        """`verdict`: same, wrong or undecided."""
+        self._shadow(verdict).inc()
 
     def refused(self, limit: str) -> None:
         self._refused(limit).inc()

@@ -22,6 +22,7 @@ from cache.flat_index import FlatIndex
 from cache.invalidation import Invalidator
 from cache.policy import CachePolicy
 from cache.semantic import SemanticCache
+from cache.shadow import ShadowLog
 from cache.store import RedisStore
 from engine.client import EngineClient
 from gateway.answers import ResponseCache
@@ -42,11 +43,13 @@ from gateway.health import Probe
 from gateway.metrics import Metrics
 from gateway.pipeline import Pipeline
 from gateway.prompts import TextModel
+from gateway.reaping import Reaper
 from gateway.responses.service import ResponseService
 from gateway.responses.store import ResponseStore
 from gateway.route_config import RouteConfig
 from gateway.routing import Router, RouteTable
 from gateway.settings import Settings
+from gateway.shadowing import Shadow
 from gateway.texts import Texts
 from gateway.thrift import SoftBudgets
 from gateway.upstreams.base import Upstream
@@ -138,6 +141,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             background=background,
             flights=flights,
             shares_flights=settings.replicas > 1,
+            shadow=Shadow(ShadowLog(store), embedder, background, metrics) if store and embedder else None,
             soft_budgets=soft_budgets,
         )
         constrainer = Constrainer(tool_format=settings.tool_format)
@@ -151,6 +155,11 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         watching = asyncio.create_task(probe.watch_engine(), name="engine-stats")
         stack.push_async_callback(_ended, watching)
         stack.push_async_callback(_ended, asyncio.create_task(route_config.watch(), name="route-config"))
+        invalidator = Invalidator(store) if store is not None else None
+        if invalidator is not None:
+            stack.push_async_callback(
+                _ended, asyncio.create_task(_reaper(settings, invalidator, embedder).work(), name="cache-reaper")
+            )
         chat_calls = ChatCalls(texts, router, constrainer, allow_request_template=settings.allow_request_chat_template)
         completion_calls = CompletionCalls(texts, router, constrainer)
         embedding_calls = EmbeddingCalls(embedder, governor, background, metrics) if embedder else None
@@ -180,7 +189,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             batches=batches,
             batch_worker=batch_worker,
             route_config=route_config,
-            invalidator=Invalidator(store) if store is not None else None,
+            invalidator=invalidator,
             probe=probe,
             background=background,
         )
@@ -259,7 +268,10 @@ async def _cache(
     settings: Settings, redis: Redis, embedder: Embedder | None
 ) -> tuple[ResponseCache, RedisStore | None]:
     policy = CachePolicy(
-        semantic=settings.semantic_cache_enabled, threshold=settings.cache_threshold, ttl_s=settings.cache_ttl_s
+        semantic=settings.semantic_cache_enabled,
+        threshold=settings.cache_threshold,
+        ttl_s=settings.cache_ttl_s,
+        shadow_share=settings.cache_shadow_share,
     )
     deadline_s = settings.redis_deadline_ms / 1000
     if not settings.cache_enabled:
@@ -270,6 +282,11 @@ async def _cache(
     semantic = SemanticCache(store, FlatIndex(redis, dims=embedder.dims), embedder)
     cache = ResponseCache(store, semantic, policy, embedder_fingerprint=embedder.fingerprint, deadline_s=deadline_s)
     return cache, store
+
+
+def _reaper(settings: Settings, invalidator: Invalidator, embedder: Embedder | None) -> Reaper:
+    fingerprint = embedder.fingerprint if embedder is not None and settings.semantic_cache_enabled else None
+    return Reaper(invalidator, embedder_fingerprint=fingerprint, interval_s=settings.cache_reap_interval_s)
 
 
 def _named(settings: Settings, text_model: TextModel) -> dict[str, TextModel]:

@@ -33,6 +33,7 @@ from gateway.metrics import Metrics
 from gateway.presenters.notes import note
 from gateway.routing import Route, Router, Target
 from gateway.schemas.common import WeirNote
+from gateway.shadowing import Shadow
 from gateway.thrift import SoftBudgets
 
 
@@ -49,6 +50,7 @@ class Pipeline:
         background: Background,
         flights: SharedFlight[Served] | None,
         shares_flights: bool = False,
+        shadow: Shadow | None = None,
         soft_budgets: SoftBudgets | None = None,
     ) -> None:
         """Args: flights None where nothing is cached; shares_flights: other gateways use the cache's Redis too."""
@@ -60,6 +62,7 @@ class Pipeline:
         self._soft_budgets = soft_budgets or SoftBudgets()
         self.flights = flights
         self.shares_flights = shares_flights
+        self.shadow = shadow
 
     async def plan(self, call: Call, route: Route) -> list[Target]:
         """The targets in the order this request tries them."""
@@ -125,7 +128,7 @@ class Exchange:
             async with admitted:
                 found = await pipeline.cache.look_up(lookup, exact)
                 self._say(found)
-                road = self._replayed(admitted, found) if found.hit else self._generated(admitted, lookup)
+                road = self._replayed(admitted, lookup, found) if found.hit else self._generated(admitted, lookup)
                 async with aclosing(road) as stream:
                     async for pieces in stream:
                         yield pieces
@@ -154,11 +157,16 @@ class Exchange:
 
     # -- look up: the answer was already paid for
 
-    async def _replayed(self, admitted: AdmittedCall, found: Found) -> AsyncGenerator[list[Piece], None]:
+    async def _replayed(
+        self, admitted: AdmittedCall, lookup: Lookup, found: Found
+    ) -> AsyncGenerator[list[Piece], None]:
         """A remembered answer: free of charge, with a row of its own."""
         self.counts = found.counts
         self._mark_first()
         await self._book_hit(admitted, found.counts)
+        shadow = self._pipeline.shadow
+        if shadow is not None and found.outcome is Outcome.SEMANTIC:
+            shadow.consider(self.call, self.route, self._plan, lookup, found)
         yield found.pieces()
 
     async def _book_hit(self, admitted: AdmittedCall, saved: Counts) -> None:

@@ -103,6 +103,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, _about("least cosine similarity of a semantic hit; requests can only be stricter", ge=0.5, le=1.0)
     ] = 0.95
     cache_ttl_s: Annotated[int, _about("seconds a cached answer lives; never renewed by a hit", ge=1)] = 86_400
+    cache_reap_interval_s: Annotated[
+        float, _about("seconds between two rounds that remove expired answers from the cache's accounts", ge=1)
+    ] = 600.0
+    cache_shadow_share: Annotated[
+        float,
+        _about("share of semantic hits generated again to estimate how many are wrong; not charged", ge=0, le=1),
+    ] = 0.0
     embedder: Annotated[
         str, _about("sentence-transformers folder for the semantic cache and /v1/embeddings; empty: the packaged one")
     ] = ""

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from billing import audit, tenants
 from billing.tables import Tenant
 from cache.invalidation import Invalidator, Removed, Selection, Usage
+from cache.shadow import ShadowEstimate, ShadowLog
 from cache.store import RedisStore
 from gateway.cli.books import Books, redis_at_hand, run_with_books
 from gateway.cli.context import CliContext
@@ -80,16 +81,45 @@ def invalidate(
         click.echo(f"{removed.entries} answers, {removed.size_bytes} bytes {verb}")
 
 
+@command.command("shadow")
+@click.argument("tenant")
+@click.option("--reset", is_flag=True, help="Start counting anew, as after a change of the threshold.")
+@json_option
+@click.pass_obj
+def shadow(obj: CliContext, tenant: str, reset: bool, as_json: bool) -> None:
+    """How many of TENANT's semantic hits are wrong, by those that were generated again (cache_shadow_share)."""
+
+    async def work(_books: Books, owner: Tenant, store: RedisStore) -> ShadowEstimate:
+        verdicts = ShadowLog(store)
+        if reset:
+            await verdicts.reset(owner.id)
+        return await verdicts.estimate(owner.id)
+
+    found = _with_store(obj, tenant, work)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        span = f"{found.low:.2%} to {found.high:.2%} with 95 %"
+        click.echo(f"{found.wrong} wrong of {found.checked} checked: {found.rate:.2%} ({span})")
+
+
 def with_cache(obj: CliContext, tenant: str, act: Callable[[Books, Tenant, Invalidator], Awaitable[T]]) -> T:
     """Runs `act` with the books, the tenant and its cache at hand."""
 
+    async def work(books: Books, owner: Tenant, store: RedisStore) -> T:
+        return await act(books, owner, Invalidator(store))
+
+    return _with_store(obj, tenant, work)
+
+
+def _with_store(obj: CliContext, tenant: str, act: Callable[[Books, Tenant, RedisStore], Awaitable[T]]) -> T:
     async def work(books: Books) -> T:
         async with books.db.read() as session:
             owner = await tenants.get_tenant(session, books.actor, tenant)
         with redis_at_hand(obj.settings) as limits_url:
             redis: Redis = Redis.from_url(obj.settings.cache_redis_url or limits_url)
             try:
-                return await act(books, owner, Invalidator(RedisStore(redis)))
+                return await act(books, owner, RedisStore(redis))
             finally:
                 await redis.aclose()
 

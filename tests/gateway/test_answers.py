@@ -99,8 +99,8 @@ async def test_a_hit_generates_nothing_and_keeps_its_own_attribution(
 async def test_tokens_and_money_saved_by_the_report_equal_the_ledgers(gateway: Gateway) -> None:
     # given one of each: a miss, an exact hit plain and streamed, a paraphrase, a bypass
     for question in ("What is the capital of France?", "What does a weir hold back?"):
-        for fields in ({}, {}, {"stream": True}):
-            await gateway.chat(question, **fields)
+        for stream in (False, False, True):
+            await gateway.chat(question, stream=stream)
             await gateway.parts.background.drain(5)
     await gateway.chat("Could you please tell me what the capital of France is?")
     await gateway.chat("What is the weather today?")

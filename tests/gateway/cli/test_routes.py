@@ -99,3 +99,6 @@ def test_cache_commands_count_and_remove_by_tenant(weir: Weir) -> None:
     assert weir.json("cache", "invalidate", "acme", "--project", "web")["entries"] == 0
     assert weir.json("audit")[0]["action"] == "cache.invalidated"
     assert weir.run("cache", "invalidate", "nobody").exit_code != 0
+    estimate = weir.json("cache", "shadow", "acme", "--reset")
+    assert estimate == {"checked": 0, "wrong": 0, "rate": 0.0, "low": 0.0, "high": 1.0}
+    assert "0 wrong of 0 checked" in weir.ok("cache", "shadow", "acme")
