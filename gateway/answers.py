@@ -34,8 +34,8 @@ _CACHED_ENDPOINTS = frozenset({Endpoint.CHAT, Endpoint.COMPLETIONS})
 
 class Lookup(msgspec.Struct, kw_only=True):
     """What may be done for one request. `stage` shares the admission's Redis trip; `flight_key` is None where a
-    generation must not be shared. `vector` is filled in by the semantic lookup and stored with the answer; `alone` says
-    that Redis did not answer the exact one, so that a generation is shared within this process only."""
+    generation must not be shared. `vector` is filled in by the semantic lookup and stored with the answer. `alone`: a
+    generation is shared in this process only, as Redis did not answer the exact lookup or must not hold the answer."""
 
     decision: CacheDecision
     request: CacheRequest | None = None
@@ -187,7 +187,7 @@ class ResponseCache:
     async def look_up(self, lookup: Lookup, exact: ExactResult | None) -> Found:
         """The exact answer if there is one, else the nearest question's. Trouble is a miss, never an error."""
         decision = lookup.decision
-        lookup.alone = exact is None or exact.version is None
+        lookup.alone = exact is None or exact.version is None or not decision.write
         if not decision.read:
             return Found(outcome=Outcome.BYPASS, reason=decision.reason)
         if exact is None:

@@ -122,6 +122,19 @@ async def test_where_the_leader_fails_each_follower_is_answered_on_its_own(
     assert [row.kind for row in await two.ledger()] == ["usage"]
 
 
+async def test_an_answer_that_must_not_be_stored_is_in_no_stream(
+    two_gateways: tuple[Gateway, Gateway], redis_url: str
+) -> None:
+    one, _ = two_gateways
+    body = {"model": "m", "messages": [{"role": "user", "content": QUESTION}]}
+    one.engine.gate.set()
+    answered = await one.post("/v1/chat/completions", body, cache_control="no-store")
+    assert answered.status_code == 200
+    redis = Redis.from_url(redis_url)
+    assert [key async for key in redis.scan_iter("weir:cache:*")] == []
+    await redis.aclose()
+
+
 async def test_a_gateway_that_is_alone_asks_redis_for_no_flight(start_gateway: StartGateway, redis_url: str) -> None:
     engine = ScriptedEngine(Script(steps=STEPS, gate_at=2))
     engine.gate.clear()
