@@ -31,7 +31,7 @@ from gateway.upstreams.base import UpstreamError
 # What `as_gateway_error` knows; anything else is a bug of ours and is logged with its traceback.
 KNOWN = (billing.BillingError, engine.EngineError, InvalidCacheControl, LeaderFailed, UpstreamError)
 
-_TOKEN_LIMITS = frozenset({"tpm", "tpd"})
+_TOKEN_LIMITS = frozenset({"tpm", "tpd", "max_tokens_per_request"})
 
 
 def known_error_response(request: Request[Any, Any, Any], exc: Exception) -> Response[bytes]:
@@ -90,7 +90,7 @@ def quota_error(exc: billing.QuotaDenied) -> GatewayError:
             retry_after_s=exc.retry_after_s,
             headers=headers,
         )
-    if exc.too_large:
+    if exc.too_large and exc.limit in _TOKEN_LIMITS:
         return BodyTooLarge(
             f"Request too large: it alone passes {what}. Reduce the prompt or the tokens asked for.",
             type="tokens",
@@ -101,7 +101,8 @@ def quota_error(exc: billing.QuotaDenied) -> GatewayError:
         f"Rate limit reached: {what}. Please try again later.",
         type="tokens" if exc.limit in _TOKEN_LIMITS else "requests",
         retry_after_s=exc.retry_after_s or 1.0,
-        headers=headers,
+        # A limit of no requests at all: waiting does not help.
+        headers={**headers, "x-should-retry": "false"} if exc.too_large else headers,
     )
 
 
