@@ -8,6 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing import audit
 from billing.clock import Clock, utc_now
@@ -17,14 +18,17 @@ from billing.errors import Conflict, Invalid
 from billing.ledger import find_entry, insert_entries
 from billing.limits.policy import compile_rule
 from billing.limits.stage import MOVE, Stage
-from billing.money import MAX_NANO_USD, format_usd
+from billing.money import MAX_NANO_USD, NANO, format_usd
 from billing.principal import Actor
 from billing.quotas.quota import Shape
 from billing.quotas.registry import QUOTAS
-from billing.tables import EntryKind, LimitRule
+from billing.tables import EntryKind, LedgerEntry, LimitRule
 from billing.tenants import get_project, get_tenant
 
 log = logging.getLogger(__name__)
+
+# All of a tenant's debits and credits by size: a sum over them, in any order, leaves half of 64 bits to its requests.
+MAX_ADJUSTED_NANO_USD = 2**62
 
 
 async def adjust(
@@ -42,13 +46,19 @@ async def adjust(
     """Book a debit, or (negative) a credit, on a tenant or one of its projects. False: it was booked before.
 
     `id` makes it idempotent: the same value on every retry. Operators only.
-    Raises: Forbidden, NotFound, Invalid, Conflict when `id` was booked with another amount.
+    Raises: Forbidden, NotFound, Conflict when `id` was booked with another amount, Invalid for an amount beyond
+    MAX_NANO_USD or one that takes the tenant's adjustments beyond MAX_ADJUSTED_NANO_USD.
     """
     audit.require_operator(actor)
     if not 1 <= len(id) <= 64:
         raise Invalid(f"id: must be 1 to 64 characters, got {len(id)}", param="id")
-    if amount_nano == 0 or abs(amount_nano) > MAX_NANO_USD:
-        raise Invalid(f"amount: {format_usd(amount_nano)} USD is zero or too large", param="amount")
+    if amount_nano == 0:
+        raise Invalid("amount: a credit or a debit is not 0", param="amount")
+    if abs(amount_nano) > MAX_NANO_USD:
+        raise Invalid(
+            f"amount: {format_usd(amount_nano)} USD is beyond the largest adjustment, {format_usd(MAX_NANO_USD)} USD",
+            param="amount",
+        )
     if not 1 <= len(note) <= 500:
         raise Invalid(f"note: must be 1 to 500 characters, got {len(note)}", param="note")
     now = clock()
@@ -63,6 +73,7 @@ async def adjust(
             if booked is None or (booked.tenant_id, booked.amount_nano_usd) != (owner.id, amount_nano):
                 raise Conflict(f"adjustment {id!r} is booked with another amount")
             return False
+        await _check_total(session, owner.id)
         detail = {"amount_usd": format_usd(amount_nano), "note": note}
         audit.record(session, actor, "adjustment.created", id, tenant_id=owner.id, detail=detail)
         rules = [
@@ -78,6 +89,19 @@ async def adjust(
             except (RedisError, OSError) as exc:  # booked all the same; the next reconciling moves the counter
                 log.warning("a budget's counter was not moved: %s", type(exc).__name__)
     return True
+
+
+async def _check_total(session: AsyncSession, tenant_id: str) -> None:
+    """Raises: Invalid when the tenant's adjustments, the one just inserted among them, are too large for a sum.
+
+    Added up in whole dollars, as the sum of nano-USD is what might not fit.
+    """
+    adjusted = sa.select(sa.func.sum(sa.func.abs(LedgerEntry.adjustment_nano) // NANO)).where(
+        LedgerEntry.tenant_id == tenant_id, LedgerEntry.kind == EntryKind.ADJUSTMENT
+    )
+    if int(await session.scalar(adjusted) or 0) > MAX_ADJUSTED_NANO_USD // NANO:
+        largest = format_usd(MAX_ADJUSTED_NANO_USD)
+        raise Invalid(f"amount: the tenant's adjustments would come to more than {largest} USD", param="amount")
 
 
 def _entry(id: str, tenant_id: str, project_id: str, *, amount_nano: int, note: str, now: datetime) -> Entry:

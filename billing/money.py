@@ -13,7 +13,7 @@ from billing.errors import Invalid
 
 NANO = 1_000_000_000
 PPM = 1_000_000
-MAX_NANO_USD = 2**63 - 1  # what a BIGINT and Redis's INCRBY hold: 9.2 billion dollars
+MAX_NANO_USD = 10**17  # one amount: 100,000,000 USD, so that sums of many stay within the 64 bits of a BIGINT
 _TOKENS_PER_PRICE = 1_000_000
 _PLAIN = re.compile(r"-?\$?(\d{1,3}(,\d{3})+|\d+)(\.\d{1,9})?", re.ASCII)
 
@@ -21,14 +21,15 @@ _PLAIN = re.compile(r"-?\$?(\d{1,3}(,\d{3})+|\d+)(\.\d{1,9})?", re.ASCII)
 def parse_usd(text: str, *, param: str = "amount") -> int:
     """Nano-USD from `12`, `0.0375`, `$2,500,000.370000001`.
 
-    Raises: Invalid for anything else: floats' exponents, NaN, more than nine decimals, more than 64 bits.
+    Raises: Invalid for anything else: floats' exponents, NaN, more than nine decimals, beyond
+    100,000,000 USD either way.
     """
     cleaned = text.strip()
     if len(cleaned) > 40 or not _PLAIN.fullmatch(cleaned):
         raise Invalid(f"{param}: {text[:40]!r} is not an amount in USD with at most nine decimals", param=param)
     nano = int(Decimal(cleaned.replace("$", "").replace(",", "")).scaleb(9))
     if abs(nano) > MAX_NANO_USD:
-        raise Invalid(f"{param}: {text!r} is beyond the largest amount, {format_usd(MAX_NANO_USD)}", param=param)
+        raise Invalid(f"{param}: {text!r} is beyond the largest amount, {format_usd(MAX_NANO_USD)} USD", param=param)
     return nano
 
 

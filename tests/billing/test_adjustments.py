@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
-from billing.adjustments import adjust
+from billing.adjustments import MAX_ADJUSTED_NANO_USD, adjust
 from billing.audit import list_events
 from billing.errors import Conflict, Forbidden, Invalid, QuotaDenied
+from billing.money import MAX_NANO_USD, NANO
+from billing.tables import LedgerEntry
 from tests.billing.support import OPERATOR, World, admit, counter, finish, hold, rows_of
 
 
@@ -56,3 +59,27 @@ async def test_the_same_id_with_another_amount_conflicts_and_nonsense_is_refused
     billing = sqlite_world.billing
     with pytest.raises(Forbidden):
         await adjust(billing.db, billing.redis, sqlite_world.admin, id="x", tenant="acme", amount_nano=-1, note="mine")
+
+
+@pytest.mark.parametrize("amount", [MAX_NANO_USD + 1, -MAX_NANO_USD - 1, 9_223_372_036 * NANO])
+async def test_an_adjustment_beyond_the_largest_is_refused_by_its_limit(sqlite_world: World, amount: int) -> None:
+    with pytest.raises(Invalid, match=r"beyond the largest adjustment, 100000000 USD"):
+        await credit(sqlite_world, amount=amount)
+    assert await rows_of(sqlite_world.billing.db) == []
+
+
+async def test_many_largest_adjustments_never_overflow_the_books(world: World) -> None:
+    # given as many of the largest debits as the tenant's total takes
+    booked = MAX_ADJUSTED_NANO_USD // MAX_NANO_USD
+    for number in range(booked):
+        assert await credit(world, id=f"debit-{number}", amount=MAX_NANO_USD)
+    # when one more comes, of either sign
+    for sign in (1, -1):
+        with pytest.raises(Invalid, match=r"adjustments would come to more than 4611686018\.427387904 USD"):
+            await credit(world, id=f"one-more-{sign}", amount=sign * MAX_NANO_USD)
+    # then it is not booked, a retry of the last is no error, and the books still add up
+    assert await credit(world, id="debit-0", amount=MAX_NANO_USD) is False
+    async with world.billing.db.read() as session:
+        total = await session.scalar(sa.select(sa.func.sum(LedgerEntry.amount_nano_usd)))
+    assert int(total or 0) == booked * MAX_NANO_USD
+    assert (await world.billing.reconciler.check()).counters_wrong == []

@@ -34,6 +34,13 @@ def test_what_is_not_an_exact_amount_is_refused_by_name(text: str) -> None:
         parse_usd(text, param="limit")
 
 
+@pytest.mark.parametrize("text", ["100,000,000.000000001", "-100000000.000000001", "9223372036"])
+def test_an_amount_beyond_a_hundred_million_dollars_is_refused_by_its_limit(text: str) -> None:
+    assert abs(parse_usd("100,000,000")) == MAX_NANO_USD
+    with pytest.raises(Invalid, match="beyond the largest amount, 100000000 USD"):
+        parse_usd(text)
+
+
 @given(st.integers(min_value=-MAX_NANO_USD, max_value=MAX_NANO_USD))
 def test_every_amount_survives_text(nano: int) -> None:
     assert parse_usd(format_usd(nano)) == nano
