@@ -51,6 +51,7 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         exchange = _HttpExchange(scope, send, self._new_request_id())
+        scope = exchange.scope
         try:
             if self._planes.serves(_port(scope), scope["path"]):
                 await self._app(scope, receive, exchange.send)
@@ -80,7 +81,7 @@ class RequestContext:
 
 
 class _HttpExchange:
-    """One request's id, clock and outgoing messages."""
+    """One request's id, clock and outgoing messages. `scope` is the application's; the server's own is left as is."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
         self.begun = time.perf_counter()
@@ -91,8 +92,8 @@ class _HttpExchange:
         self._state: dict[str, Any] = scope.setdefault("state", {})
         self._state["request_id"] = request_id
         self._is_head = self.method == "HEAD"
-        if self._is_head:
-            cast(dict[str, Any], scope)["method"] = "GET"
+        # A copy: the server frames the answer by the method in its scope, and a HEAD's has a length and no body.
+        self.scope = cast(Scope, {**scope, "method": "GET"}) if self._is_head else scope
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -16,23 +16,10 @@ from billing.tables import EntryStatus
 from engine.errors import RequestFailed
 from tests.gateway.conftest import Gateway, StartGateway, until
 from tests.gateway.fakes import Script, ScriptedEngine
+from tests.gateway.sockets import InLoopServer
 
 Connect = Callable[..., Awaitable[AsyncOpenAI]]
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
-
-
-class _Server(uvicorn.Server):
-    """In the test's own loop and task: signals are pytest's."""
-
-    async def listen(self) -> int:
-        self.config.load()
-        self.lifespan = self.config.lifespan_class(self.config)
-        await self.startup()
-        return int(self.servers[0].sockets[0].getsockname()[1])
-
-    async def close(self) -> None:
-        self.should_exit = True
-        await self.shutdown()
 
 
 @pytest.fixture
@@ -42,7 +29,7 @@ async def connect() -> AsyncIterator[Connect]:
 
         async def client(gateway: Gateway, **options: Any) -> AsyncOpenAI:
             config = uvicorn.Config(gateway.app, port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
-            server = _Server(config)
+            server = InLoopServer(config)
             port = await server.listen()
             stack.push_async_callback(server.close)
             options = {"api_key": gateway.tenant.key, "max_retries": 0, **options}
