@@ -53,7 +53,7 @@ class RequestContext:
         exchange = _HttpExchange(scope, send, self._new_request_id())
         scope = exchange.scope
         try:
-            if self._planes.serves(_port(scope), scope["path"]):
+            if self._planes.serves(_port(scope), _routed_path(scope)):
                 await self._app(scope, receive, exchange.send)
             else:
                 await _unknown_url(exchange.method, scope["path"], exchange.send)
@@ -121,6 +121,12 @@ def _port(scope: Scope) -> int | None:
     """The port the request came in on; None where the server does not say (a Unix socket)."""
     server = scope.get("server")
     return server[1] if server else None
+
+
+def _routed_path(scope: Scope) -> str:
+    """The path that Litestar's router will look up: without the root path, cut off as the router does it."""
+    root = scope.get("root_path", "")
+    return scope["path"].split(root, maxsplit=1)[-1] if root else scope["path"]
 
 
 async def _unknown_url(method: str, path: str, send: Send) -> None:

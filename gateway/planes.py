@@ -24,11 +24,15 @@ class Plane(StrEnum):
 
 
 def plane_of(path: str) -> Plane:
-    """The plane that a path belongs to. Doubled slashes are the router's to forgive, so they are here too."""
-    path = "/" + path.lstrip("/")
+    """The plane that a path belongs to, read as the router reads it: doubled and trailing slashes are forgiven."""
+    path = _routed(path)
     if path == "/metrics":
         return Plane.METRICS
     return Plane.ADMIN if (path + "/").startswith(_ADMIN_PREFIXES) else Plane.DATA
+
+
+def _routed(path: str) -> str:
+    return "/" + "/".join(component for component in path.split("/") if component)
 
 
 class Planes:
@@ -45,8 +49,8 @@ class Planes:
         return list(self._of_port)
 
     def serves(self, port: int | None, path: str) -> bool:
-        """Whether a request that came in on `port` may have `path`."""
-        if not self._apart or path in HEALTH_PATHS:
+        """Whether a request that came in on `port` may have `path`, which is without the root path."""
+        if not self._apart or _routed(path) in HEALTH_PATHS:
             return True
         plane = plane_of(path)
         listener = self._of_port.get(port or 0)

@@ -20,7 +20,12 @@ from tests.gateway.raw_asgi import RawExchange
         ("//admin/v1/keys", Plane.ADMIN),
         ("/admin", Plane.ADMIN),
         ("/v1/organization/costs", Plane.ADMIN),
+        ("/v1//organization/projects", Plane.ADMIN),
+        ("/v1/organization//costs/", Plane.ADMIN),
+        ("//dashboard//", Plane.ADMIN),
         ("/metrics", Plane.METRICS),
+        ("/metrics/", Plane.METRICS),
+        ("//metrics//", Plane.METRICS),
     ],
 )
 def test_every_path_has_a_plane(path: str, plane: Plane) -> None:
@@ -47,6 +52,11 @@ def test_without_further_ports_everything_is_served_everywhere() -> None:
         (9002, "/metrics", 200),
         (9002, "/v1/models", 404),
         (9002, "/admin/v1/keys", 404),
+        (80, "/v1//organization/projects", 404),
+        (80, "/metrics/", 404),
+        (80, "//metrics", 404),
+        (9002, "/metrics/", 200),
+        (9001, "/health/", 200),
     ],
 )
 async def test_a_listener_serves_its_plane_only(start_gateway: StartGateway, port: int, path: str, status: int) -> None:
@@ -58,3 +68,12 @@ async def test_a_listener_serves_its_plane_only(start_gateway: StartGateway, por
 
     assert start["status"] == status
     assert any(name == b"x-request-id" for name, _ in start["headers"])
+
+
+@pytest.mark.parametrize(("path", "status"), [("/gw/metrics", 404), ("/gw//metrics/", 404), ("/gw/v1/models", 200)])
+async def test_planes_stay_apart_under_a_root_path(start_gateway: StartGateway, path: str, status: int) -> None:
+    gateway = await start_gateway(metrics_port=9002)
+    raw = RawExchange(gateway, "GET", path)
+    raw._scope["root_path"] = "/gw"
+    async with raw:
+        assert (await raw.start())["status"] == status
