@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 
@@ -11,6 +12,14 @@ import msgspec
 from gateway.settings import Settings
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
+
+# What ends a line or moves a terminal's cursor: C0, DEL, C1 and Unicode's two line ends.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def escape_controls(text: str) -> str:
+    """`text` on one line: control characters as their escapes (`\\n`, `\\x1b`, `\\u2028`)."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class JsonFormatter(logging.Formatter):
@@ -30,15 +39,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`HH:MM:SS level logger: message key=value …`"""
+    """`HH:MM:SS level logger: message key=value …`; whatever a caller sent stays on the record's one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = (
-            f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} {record.name}: {record.getMessage()}"
-        )
-        extra = " ".join(f"{key}={value}" for key, value in record.__dict__.items() if key not in _STANDARD)
-        line = f"{line} {extra}" if extra else line
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        head = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname.lower():<7} {record.name}:"
+        extra = [f"{key}={value}" for key, value in record.__dict__.items() if key not in _STANDARD]
+        line = escape_controls(" ".join([head, record.getMessage(), *extra]))
+        if not record.exc_info:
+            return line
+        traceback = self.formatException(record.exc_info).split("\n")
+        return "\n".join([line, *map(escape_controls, traceback)])
 
 
 def configure_logging(settings: Settings) -> None:
