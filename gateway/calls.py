@@ -92,7 +92,7 @@ class Call(msgspec.Struct, kw_only=True):
     objects (without nulls): for the cache's key and for OpenAI upstreams. `new_parser` makes one output parser a
     choice, None passes text through. `batch`: at batch price. `metered`: a hard
     budget may cut it, so it must be watched as it grows. `prefer_cheaper`: the caller's wish among a route's models.
-    `deadline` is on the monotonic clock.
+    `deadline` is on the monotonic clock; `own_deadline`: the caller gave it (x-weir-timeout), so it binds nobody else.
     """
 
     request_id: str
@@ -104,6 +104,7 @@ class Call(msgspec.Struct, kw_only=True):
     body: dict[str, Any]
     stream: bool
     deadline: float
+    own_deadline: bool = False
     attribution: Attribution = Attribution()
     cache_control: CacheControl = CacheControl()
     priority: Priority = Priority.STANDARD

@@ -10,10 +10,11 @@ from gateway.calls import Counts, Piece
 
 
 class Served(msgspec.Struct):
-    """An event of a generation, as its watchers see it."""
+    """An event of a generation, as its watchers see it. `truncated_reason`: its payer's budget ended it here."""
 
     pieces: list[Piece]
     counts: Counts
+    truncated_reason: str | None = None
 
 
 def finishes(pieces: list[Piece]) -> bool:

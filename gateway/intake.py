@@ -66,6 +66,7 @@ class Intake:
             body=self.body,
             stream=bool(getattr(data, "stream", False)),
             deadline=self.accepted_at + self._timeout(),
+            own_deadline="x-weir-timeout" in self._headers,
             attribution=attribution_of(
                 self._headers,
                 metadata=data.metadata,

@@ -171,43 +171,69 @@ class Exchange:
 
     async def _book_hit(self, admitted: AdmittedCall, saved: Counts) -> None:
         governor, call, route = self._pipeline.governor, self.call, self.route
-        ending = self._ending(EntryStatus.OK, {})
+        status = EntryStatus.OK if self._truncated_reason is None else EntryStatus.BUDGET_CUT
+        ending = self._ending(status, {})
         await self._pipeline.background.finish(
             governor.book_hit(admitted, call, route, saved, ending), name="settle-hit"
         )
-        self._measure(EntryStatus.OK, Counts())
+        self._measure(status, Counts())
 
     # -- generate, alone or watching another's generation of the same answer
 
     async def _generated(self, admitted: AdmittedCall, lookup: Lookup) -> AsyncGenerator[list[Piece], None]:
+        # A caller's own deadline ends its own request only: it neither leads others nor waits for them.
         flights, key = self._pipeline.flights, lookup.flight_key
-        if flights is None or key is None:
-            async with aclosing(self._paid(admitted, lookup)) as stream:
-                async for served in stream:
-                    yield self._seen(served)
-            return
-        alone = lookup.alone or not self._pipeline.shares_flights
-        while True:
+        if flights is None or key is None or self.call.own_deadline:
+            road = self._paid(admitted, lookup)
+        else:
+            road = self._shared(flights, key, admitted, lookup)
+        async with aclosing(road) as stream:
+            async for served in stream:
+                yield self._seen(served)
+
+    async def _shared(
+        self, flights: SharedFlight[Served], key: str, admitted: AdmittedCall, lookup: Lookup
+    ) -> AsyncGenerator[Served, None]:
+        """Leads the generation or follows it. A plain follower keeps what it sees until the end, so that it can be
+        answered by a generation of its own where the followed one fails or is cut by its payer's budget."""
+        call = self.call
+        here_only = lookup.alone or not self._pipeline.shares_flights
+        whole = False
+        while not whole:
+            kept: list[Served] = []
             # The first here may itself follow another gateway: who pays is who is asked to produce.
-            flight = flights.join(self.call.principal.tenant_id, key, lambda: self._paid(admitted, lookup), alone=alone)
+            flight = flights.join(call.principal.tenant_id, key, lambda: self._paid(admitted, lookup), alone=here_only)
             async with flight:
                 try:
                     async for served in flight:
-                        if not self._pays:
+                        if self._pays:
+                            yield served
+                        elif call.stream:
                             await self._watched(admitted, served)
-                        yield self._seen(served)
+                            yield served
+                        else:
+                            kept.append(served)
+                    whole = True
                 except LeaderFailed as exc:
-                    # Where nothing was shown yet, this request can still be answered by a generation of its own.
-                    if exc.delivered or flight.leader:
+                    shown = call.stream and exc.delivered
+                    if self._pays or shown or (flight.leader and not exc.delivered):
                         raise
-                else:
-                    return
+                    whole = bool(kept) and finishes(kept[-1].pieces)  # its payer's row is durable, so it is an answer
+        if kept and kept[-1].truncated_reason is not None:
+            async with aclosing(self._paid(admitted, lookup)) as stream:
+                async for served in stream:
+                    yield served
+            return
+        for served in kept:
+            await self._watched(admitted, served)
+            yield served
 
     async def _watched(self, admitted: AdmittedCall, served: Served) -> None:
         """An event of a generation that somebody else pays for; the last one waits for this request's own row."""
         if self._found.outcome is not Outcome.HIT:
             self._say(Found(outcome=Outcome.HIT, reason=Reason.FLIGHT))
         if finishes(served.pieces):
+            self._truncated_reason = served.truncated_reason
             await self._book_hit(admitted, served.counts)
 
     def _seen(self, served: Served) -> list[Piece]:
@@ -250,7 +276,7 @@ class Exchange:
             self._served_by = attempts.target.label if attempts.target is not None else None
             ending = self._ending(status, choices, attempts, counts)
             await pipeline.background.finish(self._settle(hold, lookup, ending, choices), name="settle")
-        yield Served(withheld, counts)
+        yield Served(withheld, counts, self._truncated_reason)
 
     def _cut(self, choices: dict[int, Choice], withheld: list[Piece]) -> None:
         """A hard budget's last granted token was reached: every open choice ends with `length`."""

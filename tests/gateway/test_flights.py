@@ -8,13 +8,17 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
+from billing import keys
+from billing.limits import rules
+from billing.tables import EntryStatus
 from engine.errors import EngineUnavailable
 from engine.types import EngineRequest, TokenLogprob
 from gateway.calls import Counts, Piece, ToolCallPiece
 from gateway.flights import Served, _decoder, _encoder
-from tests.gateway.conftest import Gateway, StartGateway, frames, until
+from tests.gateway.conftest import OPERATOR, Gateway, StartGateway, Tenant, frames, until
 from tests.gateway.fakes import Script, ScriptedEngine
 from tests.gateway.raw_asgi import RawExchange
+from tests.gateway.test_limits import price_of
 
 QUESTION = "What does the weir hold back?"
 STEPS = tuple(f"w{number} " for number in range(6))
@@ -27,6 +31,24 @@ async def followed(redis_url: str) -> None:
         while not [key async for key in redis.scan_iter("weir:cache:*:f:*:w")]:
             pass
     await redis.aclose()
+
+
+def watching(gateway: Gateway) -> int:
+    """Requests of this gateway that lead or follow."""
+    flights = gateway.parts.pipeline.flights
+    assert flights is not None
+    return sum(generation.num_seats for generation in flights._local._running.values())
+
+
+async def key_beside_one_with_budget(gateway: Gateway, budget_nano: int) -> Tenant:
+    """Another key of the test tenant's project; the tenant's first key gets the budget of a day."""
+    tenant, billing = gateway.tenant, gateway.parts.billing
+    async with billing.db.begin() as session:
+        made = await keys.create_key(session, OPERATOR, billing.secret, tenant.project_id, name="rich")
+        await rules.set_limit(
+            session, OPERATOR, scope_kind="key", scope_id=tenant.key_id, quota="budget_day", hard=budget_nano
+        )
+    return Tenant(tenant.id, tenant.project_id, made.key.id, made.plaintext)
 
 
 @pytest.fixture
@@ -150,6 +172,97 @@ async def test_a_gateway_that_is_alone_asks_redis_for_no_flight(start_gateway: S
     assert sorted(row.kind for row in await gateway.ledger()) == ["cache_hit", "usage"]
 
 
+async def test_a_leaders_own_deadline_ends_no_other_request(start_gateway: StartGateway) -> None:
+    engine = ScriptedEngine(Script(steps=STEPS, gate_at=2))
+    engine.gate.clear()
+    gateway = await start_gateway(engine)
+    body = {"model": "m", "messages": [{"role": "user", "content": QUESTION}]}
+    # given a generation under its caller's own deadline, and the same question without one while it runs
+    hurried = asyncio.create_task(gateway.post("/v1/chat/completions", body, x_weir_timeout="0.3"))
+    await until(lambda: len(engine.requests) == 1)
+    patient = asyncio.create_task(gateway.chat(QUESTION))
+    # when the deadline passes
+    timed_out = await asyncio.wait_for(hurried, 10)
+    engine.gate.set()
+    answered = await asyncio.wait_for(patient, 10)
+    # then it has ended the request that set it, and no other
+    assert timed_out.status_code == 408
+    assert answered.json()["choices"][0]["message"]["content"] == "".join(STEPS)
+    assert answered.headers["x-weir-cache"].startswith("miss")
+    assert sorted(row.status for row in await gateway.ledger()) == ["ok", "timeout"]
+
+
+async def test_a_followers_own_deadline_holds_while_the_other_goes_on(start_gateway: StartGateway) -> None:
+    engine = ScriptedEngine(Script(steps=STEPS, gate_at=2))
+    engine.gate.clear()
+    gateway = await start_gateway(engine)
+    body = {"model": "m", "messages": [{"role": "user", "content": QUESTION}]}
+    patient = asyncio.create_task(gateway.chat(QUESTION))
+    await until(lambda: len(engine.requests) == 1)
+    timed_out = await asyncio.wait_for(gateway.post("/v1/chat/completions", body, x_weir_timeout="0.2"), 10)
+    assert timed_out.status_code == 408
+    engine.gate.set()
+    assert (await asyncio.wait_for(patient, 10)).status_code == 200
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_a_plain_follower_of_a_generation_that_fails_midway_generates_for_itself(
+    start_gateway: StartGateway, replicas: int, redis_url: str
+) -> None:
+    # given a generation that dies after its second token, and a plain follower of it
+    scripts = iter([Script(steps=STEPS, gate_at=2, fail_at=2, error=EngineUnavailable("gone"))])
+    engine = ScriptedEngine(lambda _request: next(scripts, Script(steps=STEPS)))
+    engine.gate.clear()
+    one = await start_gateway(engine, replicas=replicas)
+    two = one if replicas == 1 else await start_gateway(ScriptedEngine(Script(steps=STEPS)), replicas=2)
+    first = asyncio.create_task(one.chat(QUESTION))
+    await asyncio.wait_for(engine.stepped.wait(), 5)
+    second = asyncio.create_task(two.chat(QUESTION))
+    if replicas == 1:
+        await until(lambda: watching(one) == 2)
+    else:
+        await followed(redis_url)
+    # when it dies
+    engine.gate.set()
+    failed, answered = await asyncio.wait_for(asyncio.gather(first, second), 10)
+    # then the follower has the whole answer, once, and pays for it
+    assert failed.status_code >= 500
+    assert answered.status_code == 200, answered.text
+    assert answered.json()["choices"][0]["message"]["content"] == "".join(STEPS)
+    assert answered.headers["x-weir-cache"].startswith("miss")
+    assert [(row.kind, row.status) for row in await two.ledger()][-1] == ("usage", "ok")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+async def test_a_payers_budget_never_cuts_a_follower_silently(start_gateway: StartGateway, stream: bool) -> None:
+    # given a key whose budget covers 300 tokens, and one of the same project without a budget
+    engine = ScriptedEngine(Script(steps=("x",) * 900, gate_at=100))
+    engine.gate.clear()
+    gateway = await start_gateway(engine)
+    rich = await key_beside_one_with_budget(gateway, price_of(1, 300) + 1)
+    body = {"model": "m", "prompt": "p", "max_tokens": 900, "stream": stream}
+    # when the rich one follows the generation that the poor one pays
+    poor = asyncio.create_task(gateway.post("/v1/completions", body))
+    await asyncio.wait_for(engine.stepped.wait(), 5)
+    following = asyncio.create_task(gateway.post("/v1/completions", body, rich))
+    await until(lambda: watching(gateway) == 2)
+    engine.gate.set()
+    cut, answered = await asyncio.wait_for(asyncio.gather(poor, following), 20)
+    assert "budget" in cut.text
+    rows = {row.key_id: row for row in await gateway.ledger()}
+    if stream:
+        # then a stream, which has shown the start, says that and why it ends
+        last = frames(answered)[-1]
+        assert (last["choices"][0]["finish_reason"], last["weir"]) == ("length", {"truncated_reason": "budget"})
+        assert (rows[rich.key_id].kind, rows[rich.key_id].status) == ("cache_hit", EntryStatus.BUDGET_CUT)
+    else:
+        # then a plain one has the whole answer, at its own expense
+        answer = answered.json()
+        assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("x" * 900, "stop")
+        assert "weir" not in answer
+        assert (rows[rich.key_id].kind, rows[rich.key_id].status) == ("usage", EntryStatus.OK)
+
+
 def test_an_event_travels_whole() -> None:
     top = (TokenLogprob(2, "b", b"b", -float("inf"), 2),)
     served = Served(
@@ -167,6 +280,7 @@ def test_an_event_travels_whole() -> None:
             )
         ],
         counts=Counts(prompt_tokens=3, completion_tokens=2, cached_tokens=1, reasoning_tokens=1, engine_us=9),
+        truncated_reason="budget",
     )
     assert _decoder.decode(_encoder.encode(served)) == served
     with pytest.raises(msgspec.DecodeError):
