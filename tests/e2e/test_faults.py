@@ -203,16 +203,22 @@ def _check_books(rig: Rig, callers: list[Callers]) -> None:
     while rig.open_holds() and time.monotonic() < deadline:
         threading.Event().wait(0.5)
     assert rig.open_holds() == 0
-    rows = _rows(rig.weir)
+    ended = {request_id: tokens for caller in callers for request_id, tokens in caller.ended.items()}
+    # Rows that went to the fsynced journal while SQL was away are replayed into it once it is back.
+    deadline = time.monotonic() + 60
+    while True:
+        rows = _rows(rig.weir)
+        usage = {row["request_id"]: row for row in rows if row["kind"] == "usage"}
+        missing = [request_id for request_id in ended if request_id not in usage]
+        if not missing or time.monotonic() > deadline:
+            break
+        threading.Event().wait(1.0)
+    assert missing == [], f"{len(missing)} of {len(ended)} answers whose end was seen are not booked"
     places = [(row["request_id"], row["attempt"], row["kind"], row["seq"]) for row in rows]
     assert len(places) == len(set(places)), "something is booked twice"
-    usage = {row["request_id"]: row for row in rows if row["kind"] == "usage"}
-    for caller in callers:
-        missing = [request_id for request_id in caller.ended if request_id not in usage]
-        assert missing == [], f"{len(missing)} of {len(caller.ended)} answers whose end was seen are not booked"
-        for request_id, tokens in caller.ended.items():
-            if tokens >= 0:
-                assert usage[request_id]["completion_tokens"] == tokens
+    for request_id, tokens in ended.items():
+        if tokens >= 0:
+            assert usage[request_id]["completion_tokens"] == tokens
     assert rig.weir.cli("reconcile", "--check", check=False).returncode == 0
 
 
