@@ -10,6 +10,7 @@ from engine.errors import InvalidRequest
 from engine.types import MAX_STOP_STRINGS, EngineRequest, SamplingParams
 
 MAX_SEQUENCES = 128
+MIN_REPETITION_PENALTY = 0.01  # logits are divided by it: far below this they leave float32
 MAX_STOP_BYTES = 4096
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
@@ -69,7 +70,7 @@ def validate_sampling(sampling: SamplingParams, limits: RequestLimits) -> None:
     _between("top_p", sampling.top_p, 0, 1, above=True)
     _between("min_p", sampling.min_p, 0, 1)
     _between("top_k", sampling.top_k, -1, 1 << 31)
-    _between("repetition_penalty", sampling.repetition_penalty, 0, 100, above=True)
+    _between("repetition_penalty", sampling.repetition_penalty, MIN_REPETITION_PENALTY, 100)
     _between("presence_penalty", sampling.presence_penalty, -2, 2)
     _between("frequency_penalty", sampling.frequency_penalty, -2, 2)
     if sampling.max_tokens is not None:

@@ -14,7 +14,7 @@ TopP = Annotated[float, Meta(ge=0, le=1)]
 TopK = Annotated[int, Meta(ge=-1, le=1_000_000)]
 MinP = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-RepetitionPenalty = Annotated[float, Meta(gt=0, le=2)]
+RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=2)]  # nearer to 0 a logit divided by it is infinite
 Choices = Annotated[int, Meta(ge=1, le=128)]
 Seed = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1024)]

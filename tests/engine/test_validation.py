@@ -37,6 +37,14 @@ def _request(ids: list[int] | None = None, **sampling: Any) -> EngineRequest:
         ({"top_k": -2}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-38}, "repetition_penalty"),
+        ({"repetition_penalty": 0.0099}, "repetition_penalty"),
+        ({"repetition_penalty": 100.1}, "repetition_penalty"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty"),
+        ({"top_p": float("nan")}, "top_p"),
+        ({"min_p": float("nan")}, "min_p"),
+        ({"presence_penalty": float("-inf")}, "presence_penalty"),
+        ({"logit_bias": {1: float("inf")}}, "logit_bias"),
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"frequency_penalty": float("nan")}, "frequency_penalty"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -84,3 +92,11 @@ def test_max_tokens_is_clamped_to_the_context_and_to_the_pages() -> None:
 def test_what_the_server_must_set_is_checked_too(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(change))):
         validate_request(msgspec.structs.replace(_request(), **change), LIMITS)
+
+
+def test_a_repetition_penalty_that_would_overflow_is_refused_with_its_value_and_bounds() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        validate_request(_request(repetition_penalty=1e-38), LIMITS)
+    assert str(refused.value) == "repetition_penalty must be at least 0.01 and at most 100, got 1e-38"
+    assert validate_request(_request(repetition_penalty=0.01), LIMITS) == 97
+    assert validate_request(_request(repetition_penalty=100.0), LIMITS) == 97

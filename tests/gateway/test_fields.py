@@ -85,6 +85,24 @@ async def test_zero_tokens_are_allowed_on_completions_with_echo_only(gateway: Ga
     assert echoed["usage"]["completion_tokens"] == 0
 
 
+@pytest.mark.parametrize("value", ["0", "1e-38", "0.0099", "2.1", "1e999", "NaN"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_a_repetition_penalty_out_of_bounds_never_reaches_the_engine(
+    gateway: Gateway, path: str, value: str
+) -> None:
+    body = b'{"model":"m","prompt":"p","messages":[{"role":"user","content":"p"}],"repetition_penalty":%s}'
+    if path == "/v1/completions":
+        body = body.replace(b'"messages":[{"role":"user","content":"p"}],', b"")
+    else:
+        body = body.replace(b'"prompt":"p",', b"")
+    error = error_of(await gateway.post(path, body % value.encode()))
+    if value == "1e-38":
+        assert error["param"] == "repetition_penalty"
+        assert "0.01" in error["message"]
+        assert "1e-38" in error["message"].lower()
+    assert gateway.engine.requests == []
+
+
 # -- C17: the context
 
 
