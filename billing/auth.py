@@ -202,6 +202,20 @@ class Authenticator:
         return len(seen)
 
 
+def _portable(tenant: Tenant) -> dict[str, Any]:
+    """The stored cache policy; no more than whether it is off where a hold's record could not carry it."""
+    policy: Any = tenant.cache_policy
+    if not isinstance(policy, dict):
+        log.warning("the stored cache policy of tenant %s is not used: it is no object", tenant.slug)
+        return {}
+    try:
+        msgspec.msgpack.encode(policy)
+    except (OverflowError, RecursionError):
+        log.warning("the stored cache policy of tenant %s is not used: it holds numbers beyond 64 bits", tenant.slug)
+        return {"enabled": False} if policy.get("enabled") is False else {}
+    return policy
+
+
 def _found(key: ApiKey, project: Project, tenant: Tenant, *, read_at: float) -> _Found:
     suspended = None
     if tenant.status is not Status.ACTIVE:
@@ -222,7 +236,7 @@ def _found(key: ApiKey, project: Project, tenant: Tenant, *, read_at: float) -> 
         max_priority=key.max_priority,
         time_zone=tenant.time_zone,
         grace_nano_usd=tenant.grace_nano_usd,
-        cache_policy=tenant.cache_policy,
+        cache_policy=_portable(tenant),
         tags=key.tags,
     )
     return _Found(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime
 from typing import Any
@@ -14,12 +15,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from billing import audit
 from billing.clock import utc_now
 from billing.db import note_change
-from billing.errors import Conflict, Invalid, NotFound
+from billing.errors import Conflict, Forbidden, Invalid, NotFound
 from billing.ids import new_id
 from billing.principal import Actor, Role
 from billing.tables import Project, Status, Tenant
 
 MAX_PAGE = 1000
+MAX_SETTINGS_BYTES = 16 * 1024
+# What of a cache policy bounds the server's memory and work. A tenant's admin may neither set nor drop it.
+OPERATOR_CACHE_FIELDS = frozenset({"max_answer_bytes", "max_bytes", "max_entries", "shadow_share"})
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ZONES = available_timezones()
 
@@ -44,6 +48,28 @@ def check_time_zone(name: str) -> str:
         raise Invalid(f"time_zone: {name[:80]!r} is not in the IANA database", param="time_zone")
     ZoneInfo(name)
     return name
+
+
+def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Raises: Invalid unless they are at most 16 KiB as JSON."""
+    try:
+        size = len(json.dumps(settings).encode())
+    except (RecursionError, ValueError) as exc:
+        raise Invalid("settings: they cannot be written as JSON", param="settings") from exc
+    if size > MAX_SETTINGS_BYTES:
+        raise Invalid(f"settings: {size} bytes of JSON are more than {MAX_SETTINGS_BYTES}", param="settings")
+    return settings
+
+
+def _cache_policy_for(actor: Actor, stored: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    """`wanted`, with the operator's fields as they are stored unless the actor is one. Raises: Forbidden."""
+    if actor.role is Role.OPERATOR:
+        return wanted
+    stored = stored if isinstance(stored, dict) else {}
+    for name in sorted(OPERATOR_CACHE_FIELDS & wanted.keys()):
+        if name not in stored or wanted[name] != stored[name]:
+            raise Forbidden(f"cache_policy.{name} is set by the operator")
+    return {**wanted, **{name: stored[name] for name in OPERATOR_CACHE_FIELDS & stored.keys()}}
 
 
 def slug_of(name: str) -> str:
@@ -76,7 +102,7 @@ async def create_tenant(
         time_zone=check_time_zone(time_zone),
         grace_nano_usd=grace_nano_usd,
         cache_policy=cache_policy or {},
-        settings=settings or {},
+        settings=check_settings(settings or {}),
         created_at=now,
         updated_at=now,
     )
@@ -122,7 +148,11 @@ async def update_tenant(
     cache_policy: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Tenant:
-    """None leaves a field alone. An admin may change name, cache policy and settings; the rest is the operator's."""
+    """None leaves a field alone. An admin may change name, settings and the cache policy but for
+    OPERATOR_CACHE_FIELDS; the rest is the operator's. `cache_policy` comes checked: its fields are the cache's.
+
+    Raises: Forbidden, NotFound, Invalid.
+    """
     tenant = await get_tenant(session, actor, id_or_slug)
     audit.require_admin(actor, tenant.id)
     if (time_zone, status, grace_nano_usd) != (None, None, None):
@@ -134,8 +164,10 @@ async def update_tenant(
         "time_zone": check_time_zone(time_zone) if time_zone is not None else None,
         "status": status,
         "grace_nano_usd": grace_nano_usd,
-        "cache_policy": cache_policy,
-        "settings": settings,
+        "cache_policy": _cache_policy_for(actor, tenant.cache_policy, cache_policy)
+        if cache_policy is not None
+        else None,
+        "settings": check_settings(settings) if settings is not None else None,
     }
     changed = _assign(tenant, wanted)
     if not changed:

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from cache.live_data import is_live
 from cache.outcome import Reason
@@ -31,6 +32,9 @@ from cache.request import CacheRequest, text_parts
 DEFAULT_THRESHOLD = 0.95
 DEFAULT_TTL_S = 86_400
 FOLLOW_UP_WORDS = 8
+
+_Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+_Size = Annotated[int, Meta(ge=1, le=2**31)]
 
 
 class CachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +69,35 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 raise ValueError(f"cache policy: {name} is {getattr(self, name)}, it must be at least 1")
         if self.ttl_s is not None and self.ttl_s < 1:
             raise ValueError(f"cache policy: ttl_s is {self.ttl_s}, it must be at least 1 second")
+
+
+class TenantCachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tenant has otherwise than the server: a `CachePolicy` of which any field may be left out, within bounds.
+
+    Sizes are 1 to 2^31 bytes or entries; `ttl_s` is 1 to 10^9 seconds, or None.
+    """
+
+    enabled: bool | UnsetType = UNSET
+    semantic: bool | UnsetType = UNSET
+    threshold: Annotated[float, Meta(ge=0.5, le=1.0)] | UnsetType = UNSET
+    rerank_below: _Share | UnsetType = UNSET
+    ttl_s: Annotated[int, Meta(ge=1, le=10**9)] | UnsetType | None = UNSET
+    live_data: Literal["bypass", "allow"] | UnsetType = UNSET
+    tools: Literal["bypass", "exact"] | UnsetType = UNSET
+    personal: Literal["end_user", "bypass", "share"] | UnsetType = UNSET
+    max_temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | UnsetType = UNSET
+    max_answer_bytes: _Size | UnsetType = UNSET
+    max_entries: _Size | UnsetType = UNSET
+    max_bytes: _Size | UnsetType = UNSET
+    shadow_share: _Share | UnsetType = UNSET
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields that were given."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+
+    def over(self, policy: CachePolicy) -> CachePolicy:
+        """`policy` with the given fields in place of its own."""
+        return msgspec.structs.replace(policy, **self.as_dict())
 
 
 class CacheDecision(msgspec.Struct, frozen=True, kw_only=True):

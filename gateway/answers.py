@@ -17,7 +17,7 @@ from cache.errors import UncacheableRequest
 from cache.keys import TenantKeys
 from cache.outcome import Outcome, Reason
 from cache.partition import exact_key, partition_digest
-from cache.policy import CacheDecision, CachePolicy, decide
+from cache.policy import CacheDecision, CachePolicy, TenantCachePolicy, decide
 from cache.request import CacheRequest
 from cache.semantic import SemanticCache, SemanticHit
 from cache.store import CacheEntry, ExactLookup, ExactResult, Put, RedisStore
@@ -179,10 +179,12 @@ class ResponseCache:
         if not own:
             return self._policy
         try:
-            return msgspec.convert({**msgspec.structs.asdict(self._policy), **own}, CachePolicy)
-        except (msgspec.ValidationError, ValueError):
-            log.warning("the cache policy of tenant %s cannot be read; nothing is cached", call.principal.tenant_slug)
-            return CachePolicy(enabled=False)
+            return msgspec.convert(own, TenantCachePolicy).over(self._policy)
+        except (ValueError, OverflowError) as exc:  # msgspec's ValidationError is a ValueError
+            log.warning("the cache policy of tenant %s is not used: %s", call.principal.tenant_slug, exc)
+        if own.get("enabled") is False:  # that much can be read: who does not want a cache gets none
+            return msgspec.structs.replace(self._policy, enabled=False)
+        return self._policy
 
     async def look_up(self, lookup: Lookup, exact: ExactResult | None) -> Found:
         """The exact answer if there is one, else the nearest question's. Trouble is a miss, never an error."""

@@ -55,7 +55,7 @@ class TenantController(AdminController):
                 name=data.name,
                 time_zone=data.time_zone,
                 grace_nano_usd=parse_usd(data.grace_usd, param="grace_usd"),
-                cache_policy=data.cache_policy,
+                cache_policy=data.cache_policy.as_dict() if data.cache_policy is not None else None,
                 settings=data.settings,
             )
             return TenantView.of(made)
@@ -75,7 +75,7 @@ class TenantController(AdminController):
         return_dto=None,
     )
     async def update_tenant(self, actor: By, tenant: FromPath[str], data: JSONBody[TenantUpdate], db: Db) -> TenantView:
-        """An admin may change name, cache policy and settings; the rest is the operator's."""
+        """An admin may change name, settings and the cache policy but for its caps; the rest is the operator's."""
         async with db.begin() as session:
             changed = await tenants.update_tenant(
                 session,
@@ -85,7 +85,7 @@ class TenantController(AdminController):
                 time_zone=data.time_zone,
                 status=Status(data.status) if data.status is not None else None,
                 grace_nano_usd=parse_usd(data.grace_usd, param="grace_usd") if data.grace_usd is not None else None,
-                cache_policy=data.cache_policy,
+                cache_policy=data.cache_policy.as_dict() if data.cache_policy is not None else None,
                 settings=data.settings,
             )
             return TenantView.of(changed)

@@ -9,6 +9,7 @@ import msgspec
 
 from billing.money import format_usd
 from billing.tables import Project, Tenant
+from cache.policy import TenantCachePolicy
 from gateway.schemas.admin.common import Name, PageQuery, Ref, Slug, Usd
 
 
@@ -17,18 +18,18 @@ class TenantCreate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: Name | None = None
     time_zone: str = "UTC"
     grace_usd: Usd = "0"
-    cache_policy: dict[str, Any] = {}
+    cache_policy: TenantCachePolicy | None = None
     settings: dict[str, Any] = {}
 
 
 class TenantUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is left out stays."""
+    """What is left out stays; `cache_policy` and `settings` are replaced whole."""
 
     name: Name | None = None
     time_zone: str | None = None
     grace_usd: Usd | None = None
     status: Literal["active", "suspended"] | None = None
-    cache_policy: dict[str, Any] | None = None
+    cache_policy: TenantCachePolicy | None = None
     settings: dict[str, Any] | None = None
 
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from billing.tables import Tenant
 from tests.gateway.controllers.admin.conftest import Office
 
 
@@ -80,3 +86,71 @@ async def test_operator_must_name_the_tenant_of_a_project(office: Office) -> Non
     assert error["param"] == "tenant"
     made = await office.ok("POST", "/admin/v1/projects", body={"name": "Theirs", "tenant": "rival"})
     assert made["tenant_id"] == office.rival.id
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"max_entries": 2**70}, "max_entries"),
+        ({"max_bytes": 2**31 + 1}, "max_bytes"),
+        ({"max_answer_bytes": 0}, "max_answer_bytes"),
+        ({"ttl_s": 0}, "ttl_s"),
+        ({"ttl_s": 10**9 + 1}, "ttl_s"),
+        ({"threshold": 0.49}, "threshold"),
+        ({"threshold": "0.9"}, "threshold"),
+        ({"enabled": 1}, "enabled"),
+        ({"personal": "everybody"}, "personal"),
+        ({"max_entires": 5}, "max_entires"),
+    ],
+)
+async def test_a_cache_policy_out_of_bounds_is_400_and_its_field_is_named(
+    office: Office, policy: dict[str, Any], field: str
+) -> None:
+    error = await office.refused(400, "PATCH", f"/admin/v1/tenants/{office.acme.id}", body={"cache_policy": policy})
+    assert field in f"{error['param']} {error['message']}"
+    await office.refused(400, "POST", "/admin/v1/tenants", body={"slug": "fresh", "cache_policy": policy})
+    assert (await office.ok("GET", f"/admin/v1/tenants/{office.acme.id}"))["cache_policy"] == {}
+
+
+async def test_settings_beyond_16_kib_are_400(office: Office) -> None:
+    fits = {"note": "x" * (16 * 1024 - len('{"note": ""}'))}
+    assert (await office.ok("PATCH", f"/admin/v1/tenants/{office.acme.id}", body={"settings": fits}))[
+        "settings"
+    ] == fits
+    too_large = {"note": fits["note"] + "x"}
+    error = await office.refused(400, "PATCH", f"/admin/v1/tenants/{office.acme.id}", body={"settings": too_large})
+    assert (error["param"], "16384" in error["message"]) == ("settings", True)
+
+
+async def test_a_tenants_admin_neither_loosens_nor_drops_the_operators_caps(office: Office) -> None:
+    admin, path = office.acme.keys["admin"], f"/admin/v1/tenants/{office.acme.id}"
+    for field, value in (("max_entries", 5), ("max_bytes", 5), ("max_answer_bytes", 5), ("shadow_share", 1.0)):
+        error = await office.refused(403, "PATCH", path, admin, {"cache_policy": {field: value}})
+        assert field in error["message"]
+    # given a cap by the operator
+    await office.ok("PATCH", path, body={"cache_policy": {"max_entries": 10, "ttl_s": None}})
+    await office.refused(403, "PATCH", path, admin, {"cache_policy": {"max_entries": 11}})
+    # when the admin replaces the policy, without the cap or with the very same one
+    changed = await office.ok("PATCH", path, admin, {"cache_policy": {"threshold": 0.97}})
+    again = await office.ok("PATCH", path, admin, {"cache_policy": {"threshold": 0.98, "max_entries": 10}})
+    # then the cap stays
+    assert changed["cache_policy"] == {"threshold": 0.97, "max_entries": 10}
+    assert again["cache_policy"] == {"threshold": 0.98, "max_entries": 10}
+
+
+@pytest.mark.parametrize("stored", [{"max_entries": 2**70}, {"colour": "red"}, {"ttl_s": "soon"}, [1], "x"])
+async def test_a_chat_is_served_under_the_servers_policy_where_the_stored_one_is_junk(
+    office: Office, stored: Any
+) -> None:
+    # given what an older version let in
+    async with office.gateway.parts.billing.db.begin() as session:
+        await session.execute(sa.update(Tenant).where(Tenant.id == office.acme.id).values(cache_policy=stored))
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    # when the same chat comes twice
+    outcomes = []
+    for _ in range(2):
+        response = await office.call("POST", "/v1/chat/completions", office.acme.keys["inference"], body)
+        assert response.status_code == 200, response.text
+        outcomes.append(response.headers["x-weir-cache"].partition(";")[0])
+    # then the server's cache serves the second
+    assert outcomes == ["miss", "hit"]
