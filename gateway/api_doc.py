@@ -74,6 +74,8 @@ _HEAD = """# The HTTP surface
 What each endpoint's body may hold and what becomes of it. This page is made by `python -m gateway.api_doc` from the
 schemas that decode the bodies; a test holds it to them. The served OpenAPI document is at `/openapi/openapi.json`.
 
+A body is sent uncompressed: any `content-encoding` but `identity` is 415.
+
 Of every field: null is the same as absent, an integral float is an integer (`"n": 1.0`), and a value outside its type
 or bounds is refused with 400 in OpenAI's words before anything is queued. An unknown field is ignored and named in the
 `x-weir-warning` header; with the setting `strict_fields` it is refused with 400.

@@ -17,7 +17,7 @@ from litestar.dto import AbstractDTO, DTOConfig, DTOFieldDefinition
 from litestar.openapi.spec import Reference, Schema
 from litestar.typing import FieldDefinition
 
-from gateway.errors import InvalidRequest, MalformedBody, UnsupportedMedia, clip
+from gateway.errors import InvalidRequest, MalformedBody, UnsupportedEncoding, UnsupportedMedia, clip
 
 T = TypeVar("T")
 
@@ -50,6 +50,12 @@ def is_json_type(content_type: str | None) -> bool:
         return False
     essence = content_type.split(";", 1)[0].strip().lower()
     return essence == "application/json" or (essence.startswith("application/") and essence.endswith("+json"))
+
+
+def check_encoding(content_encoding: str | None) -> None:
+    """Raises: UnsupportedEncoding for every Content-Encoding but `identity`."""
+    if content_encoding and content_encoding.strip().lower() != "identity":
+        raise UnsupportedEncoding(content_encoding)
 
 
 def decode(raw: bytes, type_: type[T], *, supported: Callable[[str], str | None] | None = None) -> T:
@@ -279,7 +285,8 @@ def unknown_fields(raw: bytes, type_: type[msgspec.Struct]) -> list[str]:
 class BodyDTO(AbstractDTO[T]):
     """Litestar's hook for a body: `@post(..., dto=BodyDTO[ChatRequest])` with `data: JSONBody[ChatRequest]`.
 
-    Checks the content type (a browser's text/plain would come without a preflight), the depth, and decodes. The
+    Checks the encoding, the content type (a browser's text/plain would come without a preflight), the depth, and
+    decodes. The
     schema in the OpenAPI document is the struct's own. Unknown top-level fields are left in the connection's state
     as `ignored_fields`; with `strict_fields` they are 400.
     """
@@ -288,6 +295,7 @@ class BodyDTO(AbstractDTO[T]):
 
     def decode_bytes(self, value: bytes) -> Any:
         connection = self.asgi_connection
+        check_encoding(connection.headers.get("content-encoding"))
         content_type = connection.headers.get("content-type")
         if not is_json_type(content_type):
             raise UnsupportedMedia(content_type or "")

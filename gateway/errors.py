@@ -4,7 +4,8 @@ GatewayError                  500 server_error
 ├── InvalidRequest            400 invalid_request_error       `param` and `code` as OpenAI's
 │   ├── MalformedBody         400                             not JSON, not UTF-8, not an object, nested too deep
 │   ├── ContextTooLong        400 context_length_exceeded
-│   └── UnsupportedMedia      415 unsupported_content_type
+│   ├── UnsupportedMedia      415 unsupported_content_type
+│   └── UnsupportedEncoding   415 unsupported_content_encoding
 ├── Unauthenticated           401 invalid_api_key
 ├── PermissionDenied          403 insufficient_permissions
 ├── NotFound                  404
@@ -34,12 +35,13 @@ from typing import Any
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, InternalServerException
 
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE_CHARS = 2000  # an error never echoes more than this of what the caller sent
 MAX_ECHO_CHARS = 200
+LEFT_IN_BODY = "left_in_body"  # set in a request's state by gateway/middleware.py
 
 
 class GatewayError(Exception):
@@ -136,6 +138,19 @@ class UnsupportedMedia(InvalidRequest):
             f"Unsupported content type: '{clip(content_type)}'. This API method only accepts '{expected}' requests, "
             f"but you specified the header 'Content-Type: {clip(content_type)}'. Please try again with a supported "
             "content type."
+        )
+
+
+class UnsupportedEncoding(InvalidRequest):
+    """The body is compressed. It is not unpacked: a few bytes of it could become gigabytes."""
+
+    status_code = 415
+    code = "unsupported_content_encoding"
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(
+            f"Unsupported content encoding: '{clip(encoding)}'. Send the request body uncompressed, without the header "
+            "'Content-Encoding'."
         )
 
 
@@ -282,17 +297,22 @@ def _from_http_exception(exc: HTTPException, method: str, path: str) -> GatewayE
     if found := by_status.get(exc.status_code):
         return found
     if exc.status_code < 500:
+        if _offending(exc).get("key") == "data":  # a handler's `data` is missing only when there was no body to decode
+            return MalformedBody("the body is empty")
         # Litestar's detail for query and header parameters; bodies are decoded by gateway/decoding.py.
         return InvalidRequest(clip(_detail(exc)))
     return ServerError()
 
 
 def _detail(exc: HTTPException) -> str:
+    first = _offending(exc)
+    return f"Invalid '{first.get('key', '')}': {first.get('message', '')}" if first else "The request is invalid."
+
+
+def _offending(exc: HTTPException) -> dict[str, Any]:
+    """What Litestar says of the first parameter it refuses; empty when it names none."""
     extra = exc.extra
-    if isinstance(extra, list) and extra and isinstance(extra[0], dict):
-        first = extra[0]
-        return f"Invalid '{first.get('key', '')}': {first.get('message', '')}"
-    return "The request is invalid."
+    return extra[0] if isinstance(extra, list) and extra and isinstance(extra[0], dict) else {}
 
 
 def error_response(
@@ -302,6 +322,8 @@ def error_response(
 
     Args: body makes the answer's body where it is not OpenAI's envelope.
     """
+    if isinstance(exc, InternalServerException) and request.scope["state"].get(LEFT_IN_BODY):
+        exc = ClientClosedRequest("The client closed the connection before the request was complete.")  # Litestar: 500
     error = from_exception(exc, method=request.method, path=request.url.path)
     if error.status_code >= 500 and not isinstance(exc, GatewayError):
         log.error("unhandled error on %s %s", request.method, request.url.path, exc_info=exc)

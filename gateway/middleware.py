@@ -15,7 +15,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from billing.ids import new_id
-from gateway.errors import NotFound, clip
+from gateway.errors import LEFT_IN_BODY, NotFound, clip
 from gateway.metrics import Metrics
 from gateway.planes import Planes
 
@@ -50,11 +50,11 @@ class RequestContext:
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
-        exchange = _HttpExchange(scope, send, self._new_request_id())
+        exchange = _HttpExchange(scope, receive, send, self._new_request_id())
         scope = exchange.scope
         try:
             if self._planes.serves(_port(scope), _routed_path(scope)):
-                await self._app(scope, receive, exchange.send)
+                await self._app(scope, exchange.receive, exchange.send)
             else:
                 await _unknown_url(exchange.method, scope["path"], exchange.send)
         finally:
@@ -83,17 +83,28 @@ class RequestContext:
 class _HttpExchange:
     """One request's id, clock and outgoing messages. `scope` is the application's; the server's own is left as is."""
 
-    def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         self.begun = time.perf_counter()
         self.status = 499  # what it stays at when nothing was ever sent
         self.request_id = request_id
         self.method = str(cast(dict[str, Any], scope)["method"])
+        self._receive = receive
+        self._body_read = False
         self._send = send
         self._state: dict[str, Any] = scope.setdefault("state", {})
         self._state["request_id"] = request_id
         self._is_head = self.method == "HEAD"
         # A copy: the server frames the answer by the method in its scope, and a HEAD's has a length and no body.
         self.scope = cast(Scope, {**scope, "method": "GET"}) if self._is_head else scope
+
+    async def receive(self) -> Any:
+        """The server's next message. A client that leaves before its body is whole is noted for `error_response`."""
+        message = cast(dict[str, Any], await self._receive())
+        if message["type"] == "http.disconnect" and not self._body_read:
+            self._state[LEFT_IN_BODY] = True
+        elif message["type"] == "http.request" and not message.get("more_body", False):
+            self._body_read = True
+        return message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

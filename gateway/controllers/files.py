@@ -13,6 +13,7 @@ from litestar.response import Stream
 
 from gateway.auth import principal_of, requires_key
 from gateway.controllers.responses_spec import answers
+from gateway.decoding import check_encoding
 from gateway.errors import InvalidRequest, UnsupportedMedia
 from gateway.files.store import MAX_FILE_BYTES, FileStore, check_purpose
 from gateway.schemas.files import PURPOSES, DeletedFile, FileList, FileObject
@@ -42,6 +43,7 @@ class FileController(Controller):
 
         Raises: InvalidRequest (400), BodyTooLarge (413).
         """
+        check_encoding(request.headers.get("content-encoding"))
         kind = request.headers.get("content-type", "")
         if not kind.lower().startswith("multipart/form-data"):
             raise UnsupportedMedia(kind, expected="multipart/form-data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 import msgspec
@@ -60,7 +61,29 @@ async def test_a_body_that_is_no_json_object_is_400_and_answered_briefly(gateway
     await still_answers(gateway)
 
 
-# -- C46: content types
+async def test_an_empty_body_is_said_to_be_empty(gateway: Gateway) -> None:
+    message = envelope(await gateway.post("/v1/chat/completions", b""))["message"]
+
+    assert message.startswith("We could not parse the JSON body of your request.")
+    assert message.endswith("(the body is empty)")
+
+
+# -- C46: content types and encodings
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings", "/v1/files"])
+@pytest.mark.parametrize("encoding", ["gzip", "br", "GZIP, identity"])
+async def test_compressed_bodies_are_415_naming_the_encoding(gateway: Gateway, path: str, encoding: str) -> None:
+    response = await gateway.post(path, gzip.compress(msgspec.json.encode(CHAT)), content_encoding=encoding)
+
+    assert response.status_code == 415
+    error = envelope(response)
+    assert error["code"] == "unsupported_content_encoding"
+    assert f"'{encoding}'" in error["message"]
+
+
+async def test_the_identity_encoding_is_accepted(gateway: Gateway) -> None:
+    assert (await gateway.post("/v1/chat/completions", CHAT, content_encoding="identity")).status_code == 200
 
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
