@@ -82,7 +82,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_num_queued_tokens: Annotated[
         int, _about("waiting prompt tokens before new requests are refused; 0: no limit", ge=0)
     ] = 0
-    max_n: Annotated[int, _about("most sequences of one request (n, best_of)", ge=1, le=128)] = 128
+    max_n: Annotated[int, _about("most sequences of one request: its prompts times n or best_of", ge=1, le=128)] = 128
     max_logprobs: Annotated[int, _about("most top logprobs a request may ask for", ge=0)] = 20
     gpu_memory_utilization: Annotated[
         float, _about("share of the device's memory this engine may take", gt=0, le=1)

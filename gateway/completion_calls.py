@@ -38,10 +38,12 @@ class BuiltCompletion(msgspec.Struct, frozen=True):
 class CompletionCalls:
     """Builds completion calls."""
 
-    def __init__(self, texts: Texts, router: Router, constrainer: Constrainer) -> None:
+    def __init__(self, texts: Texts, router: Router, constrainer: Constrainer, *, max_sequences: int) -> None:
+        """Args: max_sequences of one body, over all its prompts (the setting `max_n`)."""
         self._texts = texts
         self._router = router
         self._constrainer = constrainer
+        self._max_sequences = max_sequences
 
     async def build(self, intake: Intake, data: CompletionRequest) -> BuiltCompletion:
         """Raises: GatewayError for everything that is wrong with the request itself."""
@@ -54,6 +56,7 @@ class CompletionCalls:
                 param="max_tokens",
                 code="integer_below_min_value",
             )
+        self._check_sequences(data)
         prompts = await self._prompts(data, model, budget=model.info.max_model_len - max(1, wanted))
         plan = self._constrainer.completion(data.response_format, model)
         longest = max(map(len, prompts))
@@ -63,6 +66,18 @@ class CompletionCalls:
             sampling=completion_sampling(data, model.info, grammar=plan.grammar, max_tokens=max_tokens),
         )
         return BuiltCompletion(call, self._echo_texts(data, prompts, model), model)
+
+    def _check_sequences(self, data: CompletionRequest) -> None:
+        """Each prompt's n (or best_of) sequences are generated at once. Raises: InvalidRequest."""
+        param = "best_of" if (data.best_of or 0) > (data.n or 1) else "n"
+        each, num_prompts = max(data.n or 1, data.best_of or 0), len(_split(data.prompt))
+        if num_prompts * each > self._max_sequences:
+            raise InvalidRequest(
+                f"Invalid '{param}': {num_prompts} prompts times {param} {each} are {num_prompts * each} sequences, at "
+                f"most {self._max_sequences} (max_n) are generated for one request.",
+                param=param,
+                code="integer_above_max_value",
+            )
 
     async def _prompts(self, data: CompletionRequest, model: TextModel, *, budget: int) -> list[list[int]]:
         given = _split(data.prompt)

@@ -161,7 +161,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
                 _ended, asyncio.create_task(_reaper(settings, invalidator, embedder).work(), name="cache-reaper")
             )
         chat_calls = ChatCalls(texts, router, constrainer, allow_request_template=settings.allow_request_chat_template)
-        completion_calls = CompletionCalls(texts, router, constrainer)
+        completion_calls = CompletionCalls(texts, router, constrainer, max_sequences=settings.engine.max_n)
         embedding_calls = EmbeddingCalls(embedder, governor, background, metrics) if embedder else None
         responses = _responses(settings, billing, chat_calls, pipeline, stack)
         files = FileStore(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from engine.client import EngineClient
-from engine.types import Delta, EngineRequest, FinishReason
+from engine.types import Delta, EngineRequest, FinishReason, SamplingParams
 from gateway.calls import Call, Counts, OutputParser, Piece
 from gateway.upstreams.base import Progress, UpstreamError
 from gateway.upstreams.best_of import candidates, chosen
@@ -52,6 +52,8 @@ class LocalUpstream:
     def generate(self, call: Call, attempt: int) -> AsyncIterator[Progress]:
         """Choice indices run over prompts first: prompt p's k-th choice is p * n + k, as OpenAI numbers them."""
         sampling = call.sampling
+        if sampling.max_tokens == 0:
+            return self._prompt_only(call, attempt)
         if (sampling.best_of or 0) <= sampling.n:
             return self._sequences(call, attempt)
         wide = msgspec.structs.replace(call, sampling=candidates(sampling))
@@ -69,6 +71,21 @@ class LocalUpstream:
             async for number, delta in numbered:
                 yield merge.add(number, delta)
 
+    async def _prompt_only(self, call: Call, attempt: int) -> AsyncGenerator[Progress, None]:
+        """No output is asked for (echo). The engine always makes a token, so it runs only where the prompt's scores
+        are wanted, and its token is left out."""
+        sampling = call.sampling
+        if sampling.prompt_logprobs is None:
+            pieces = [Piece(index=index, finish_reason="length") for index in range(call.num_choices)]
+            yield Progress(pieces=pieces, counts=Counts(prompt_tokens=sum(map(len, call.prompts))))
+            return
+        shortest = SamplingParams(n=sampling.n, temperature=0, max_tokens=1, prompt_logprobs=sampling.prompt_logprobs)
+        scored = msgspec.structs.replace(call, sampling=shortest, new_parser=None)
+        async with aclosing(self._sequences(scored, attempt)) as steps:
+            async for step in steps:
+                counts = msgspec.structs.replace(step.counts, completion_tokens=0)
+                yield Progress(pieces=[_without_output(piece) for piece in step.pieces], counts=counts)
+
     async def close(self) -> None:
         """The engine belongs to the application, which closes it."""
 
@@ -81,6 +98,11 @@ class LocalUpstream:
             tenant=call.principal.tenant_id,
             priority=call.priority,
         )
+
+
+def _without_output(piece: Piece) -> Piece:
+    finish = None if piece.finish_reason is None else "length"
+    return Piece(index=piece.index, prompt_logprobs=piece.prompt_logprobs, finish_reason=finish)
 
 
 class _Merge:

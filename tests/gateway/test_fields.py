@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine.types import EngineRequest, Priority
+from engine.validation import RequestLimits, validate_request
 from tests.gateway.conftest import Gateway, StartGateway, frames
 from tests.gateway.fakes import CONTEXT, Script, ScriptedEngine, byte_tokenizer, text_model
 
@@ -101,6 +102,50 @@ async def test_a_repetition_penalty_out_of_bounds_never_reaches_the_engine(
         assert "0.01" in error["message"]
         assert "1e-38" in error["message"].lower()
     assert gateway.engine.requests == []
+
+
+ENGINE_LIMITS = RequestLimits(max_model_len=CONTEXT, vocab_size=272, max_sequence_tokens=CONTEXT, max_logprobs=20)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+@pytest.mark.parametrize("extra", [{}, {"logprobs": 1}, {"n": 2}, {"n": 2, "logprobs": 0}, {"best_of": 1}], ids=str)
+async def test_an_echo_of_no_tokens_is_the_prompt_alone_and_asks_nothing_the_engine_refuses(
+    gateway: Gateway, extra: dict[str, Any], stream: bool
+) -> None:
+    usage_chunk = {"stream_options": {"include_usage": True}} if stream else {}
+
+    response = await gateway.complete(
+        ["The sky", "is"], max_tokens=0, echo=True, stop="H", stream=stream, **usage_chunk, **extra
+    )
+
+    assert response.status_code == 200, response.text
+    chunks = frames(response) if stream else [response.json()]
+    texts: dict[int, str] = {}
+    reasons: dict[int, str] = {}
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+        if choice["finish_reason"]:
+            reasons[choice["index"]] = choice["finish_reason"]
+    n = extra.get("n", 1)
+    assert [texts[index] for index in sorted(texts)] == ["The sky"] * n + ["is"] * n
+    assert reasons == dict.fromkeys(range(2 * n), "length")
+    assert (chunks[-1]["usage"]["prompt_tokens"], chunks[-1]["usage"]["completion_tokens"]) == (9, 0)
+    assert len(gateway.engine.requests) == (2 if "logprobs" in extra else 0)
+    for request in gateway.engine.requests:
+        validate_request(request, ENGINE_LIMITS)
+    [row] = await gateway.ledger()
+    assert (row.input_tokens, row.output_tokens) == (9, 0)
+
+
+async def test_prompts_times_choices_are_bounded_by_the_engines_max_n(gateway: Gateway) -> None:
+    for fields in ({"n": 65}, {"n": 1, "best_of": 20}):
+        prompts = ["p"] * (2 if fields["n"] == 65 else 7)
+        error = error_of(await gateway.complete(prompts, max_tokens=1, **fields))
+        assert error["param"] == ("best_of" if "best_of" in fields else "n")
+        assert "max_n" in error["message"]
+        assert "128" in error["message"]
+    assert gateway.engine.requests == []
+    assert (await gateway.complete(["p", "q"], n=64, max_tokens=1)).status_code == 200
 
 
 # -- C17: the context
