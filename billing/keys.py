@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing import audit
-from billing.clock import utc_now
+from billing.clock import check_moment, utc_now
 from billing.db import note_change
 from billing.errors import Conflict, Forbidden, Invalid, InvalidKey, NotFound
 from billing.ids import base32, new_id
@@ -96,7 +96,7 @@ async def create_key(
     if owner.status is Status.ARCHIVED:
         raise Conflict(f"project {owner.slug!r} is archived")
     now = utc_now()
-    if expires_at is not None and expires_at <= now:
+    if expires_at is not None and check_moment(expires_at, param="expires_at") <= now:
         raise Invalid(f"expires_at: {expires_at.isoformat()} has passed", param="expires_at")
     check_policy(scopes=scopes, max_service_tier=max_service_tier, max_priority=max_priority)
     public_id, secret_part = _fresh_public_id(secret), _fresh_secret()
@@ -206,6 +206,8 @@ async def update_key(
     if allowed_models is not msgspec.UNSET:
         wanted["allowed_models"] = list(allowed_models) if allowed_models is not None else None
     if expires_at is not msgspec.UNSET:
+        if isinstance(expires_at, datetime):
+            check_moment(expires_at, param="expires_at")
         wanted["expires_at"] = expires_at
     changed = {}
     for field, value in wanted.items():

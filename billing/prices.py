@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing import audit
-from billing.clock import utc_now
+from billing.clock import check_moment, utc_now
 from billing.db import note_change
 from billing.errors import Conflict, Invalid, NotFound
 from billing.ids import new_id
@@ -66,6 +66,7 @@ async def set_price(
         )
     if not 1 <= len(model) <= 200:
         raise Invalid("model: must be 1 to 200 characters", param="model")
+    _check_dates(effective_from, effective_to)
     starts = effective_from or utc_now()
     price = Price(
         id=new_id("price"),
@@ -112,7 +113,7 @@ async def end_price(session: AsyncSession, actor: Actor, price_id: str, *, at: d
     price = await session.get(Price, price_id)
     if price is None:
         raise NotFound(f"no such price: {price_id[:80]!r}")
-    moment = at or utc_now()
+    moment = check_moment(at, param="at") if at is not None else utc_now()
     if moment <= price.effective_from:
         raise Invalid("effective_to: must be after effective_from", param="effective_to")
     price.effective_to = moment
@@ -150,6 +151,7 @@ async def set_discount(
     if not 0 <= ppm <= 1_000_000:
         raise Invalid(f"discount: {ppm} parts per million is not between 0 and 1000000", param="discount")
     owner = await get_tenant(session, actor, tenant)
+    _check_dates(effective_from, effective_to)
     now = utc_now()
     row = Discount(
         id=new_id("disc"),
@@ -193,6 +195,7 @@ async def set_gpu_price(
 ) -> GpuPrice:
     """What an hour of the hardware behind `upstream` costs us. Operators only. Raises: Forbidden, Invalid, Conflict."""
     audit.require_operator(actor)
+    _check_dates(effective_from)
     now = utc_now()
     row = GpuPrice(
         id=new_id("gpu"),
@@ -212,6 +215,13 @@ async def set_gpu_price(
     )
     note_change(session, "prices", row.id)
     return row
+
+
+def _check_dates(effective_from: datetime | None, effective_to: datetime | None = None) -> None:
+    """Raises: Invalid for a year beyond what the books hold."""
+    for name, moment in (("effective_from", effective_from), ("effective_to", effective_to)):
+        if moment is not None:
+            check_moment(moment, param=name)
 
 
 def _check_rate(name: str, nano: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from billing.clock import check_moment
 from billing.errors import Invalid
 from billing.tenants import check_time_zone
 
@@ -19,4 +20,5 @@ def parse_moment(text: str, time_zone: str, *, param: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError as exc:
         raise Invalid(f"{param}: {text[:40]!r} is no ISO 8601 day or moment, such as 2026-12-01", param=param) from exc
+    check_moment(moment, param=param)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.gateway.cli.conftest import Weir, on_both_databases
 
 
@@ -104,3 +106,20 @@ def test_alert_webhooks_are_made_listed_and_removed_and_the_secret_is_shown_once
     weir.ok("alerts", "remove", made["id"])
     assert weir.json("alerts", "list") == []
     assert weir.run("alerts", "create", "ftp://example.com").exit_code != 0
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "spend"),
+        ("audit",),
+        ("prices", "set", "m", "--input", "1", "--output", "1"),
+    ],
+)
+def test_a_moment_near_the_ends_of_time_is_an_error_that_names_the_years(
+    weir: Weir, command: tuple[str, ...], moment: str
+) -> None:
+    refused = weir.run(*command, "--from", moment)
+    assert refused.exit_code != 0
+    assert "not within the years 1970 to 9998" in refused.output

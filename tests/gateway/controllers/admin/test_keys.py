@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tests.gateway.controllers.admin.conftest import Office
 
 KEYS = "/admin/v1/keys"
@@ -93,3 +95,25 @@ async def test_expiry_is_kept_to_the_second_and_shown_with_its_zone(office: Offi
     body = {"project": office.acme.project, "expires_at": moment.isoformat()}
     made = await office.ok("POST", KEYS, office.acme.keys["admin"], body)
     assert datetime.fromisoformat(made["details"]["expires_at"]) == moment
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "1969-12-31T00:00:00Z"])
+async def test_a_moment_near_the_ends_of_time_is_400_wherever_it_is_sent(office: Office, moment: str) -> None:
+    priced = {"model": "m", "input": "1", "output": "1"}
+    price = await office.ok("POST", "/admin/v1/prices", body={**priced, "effective_from": "2031-01-01T00:00:00Z"})
+    key = f"{KEYS}/{office.acme.key_ids['member']}"
+    for method, path, field, body in (
+        ("POST", KEYS, "expires_at", {"project": office.acme.project}),
+        ("PATCH", key, "expires_at", {}),
+        ("POST", "/admin/v1/prices", "effective_from", priced),
+        ("POST", "/admin/v1/prices", "effective_to", priced),
+        ("POST", f"/admin/v1/prices/{price['id']}/end", "at", {}),
+        ("POST", "/admin/v1/discounts", "effective_to", {"tenant": office.acme.id, "percent": "5"}),
+        ("POST", "/admin/v1/gpu-prices", "effective_from", {"upstream": "local", "hour_usd": "1"}),
+    ):
+        error = await office.refused(400, method, path, body={**body, field: moment})
+        assert (error["param"], "1970 to 9998" in error["message"]) == (field, True)
+    for path in ("/admin/v1/ledger", "/admin/v1/audit"):
+        for field in ("from", "to"):
+            error = await office.refused(400, "GET", path, params={field: moment})
+            assert (error["param"], "1970 to 9998" in error["message"]) == (field, True)
