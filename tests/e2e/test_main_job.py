@@ -247,6 +247,27 @@ def test_bad_input_gets_its_error_and_the_next_request_works(
         assert client.chat.completions.create(model=MODEL, messages=FRANCE, max_tokens=4).choices
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_an_echo_of_no_tokens_is_the_prompt_and_its_scores(weir: Weir, logprobs: int | None, stream: bool) -> None:
+    options: dict[str, Any] = {} if logprobs is None else {"logprobs": logprobs}
+    if stream:
+        options.update(stream=True, stream_options={"include_usage": True})
+    with weir.client() as client:
+        answer: Any = client.completions.create(
+            model=MODEL, prompt="The sky is blue", echo=True, max_tokens=0, **options
+        )
+        chunks = list(answer) if stream else [answer]
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    assert "".join(choice.text for choice in choices) == "The sky is blue"
+    assert chunks[-1].usage.completion_tokens == 0
+    if logprobs is not None:
+        lists = choices[0].logprobs
+        assert lists.token_logprobs[0] is None
+        assert all(value < 0 for value in lists.token_logprobs[1:])
+        assert len(lists.tokens) == len(lists.text_offset) == chunks[-1].usage.prompt_tokens
+
+
 @pytest.mark.parametrize("key", [None, "sk-weir-wrong", "sk-weir-" + "0" * 18 + "-" + "0" * 52])
 def test_missing_or_wrong_key_is_401_and_never_echoed(weir: Weir, key: str | None) -> None:
     import httpx
