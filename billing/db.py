@@ -6,6 +6,8 @@ Alembic history serves both.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -98,8 +100,9 @@ def create_engine(url: str | URL, *, pool_size: int = 5) -> AsyncEngine:
     parsed = parse_database_url(url) if isinstance(url, str) else url
     if parsed.get_backend_name() == "sqlite":
         if parsed.database and parsed.database != ":memory:":
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         engine = create_async_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+        event.listen(engine.sync_engine, "do_connect", _create_private)
         event.listen(engine.sync_engine, "connect", _set_up_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
@@ -111,6 +114,17 @@ def create_engine(url: str | URL, *, pool_size: int = 5) -> AsyncEngine:
         pool_pre_ping=True,
         connect_args={"timeout": 5, "server_settings": {"timezone": "UTC", "application_name": "weir"}},
     )
+
+
+def _create_private(_dialect: Any, _record: Any, args: Any, _params: Any) -> None:
+    """A new file is its owner's alone; SQLite gives its -wal and -shm the same mode.
+
+    One that is there is never opened: closing it would drop the locks that this process's other connections hold.
+    """
+    path = str(args[0]) if args else ":memory:"
+    if path and path != ":memory:" and not path.startswith("file:"):
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _set_up_sqlite(dbapi_connection: Any, _record: Any) -> None:

@@ -29,7 +29,7 @@ class Journal:
     """One a process, in a folder that outlives it. Used from one event loop; the disk is touched in a thread."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._file: int | None = None

@@ -32,7 +32,7 @@ class DataDirLock:
     """Holds `data_dir/weir.lock` for one Weir process. Raises: StartupError naming the holder's pid."""
 
     def __init__(self, data_dir: Path) -> None:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = data_dir / "weir.lock"
         self._file: IO[str] | None = None
 

@@ -15,7 +15,7 @@ def command(obj: CliContext, check: bool) -> None:
     from billing import db
 
     settings = obj.settings
-    settings.data_path.mkdir(parents=True, exist_ok=True)
+    settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = settings.effective_database_url
     if check:
         current, head = obj.run(db.revisions(url))

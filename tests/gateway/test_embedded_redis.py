@@ -116,3 +116,12 @@ def test_over_long_socket_path_moves_to_a_private_folder(tmp_path: Path) -> None
     assert path != socket_path(tmp_path / ("f" * 120))
     with EmbeddedRedis(deep) as server, redis.Redis.from_url(server.url) as client:
         assert client.ping()
+
+
+def test_a_new_data_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        DataDirLock(tmp_path / "var")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "var").stat().st_mode) == 0o700
