@@ -14,6 +14,7 @@ GatewayError                  500 server_error
 ├── RequestTimeout            408 request_timeout             our own time limit by route; not to be retried
 ├── Conflict                  409
 ├── BodyTooLarge              413
+├── HeadTooLarge              431
 ├── RateLimited               429 rate_limit_exceeded         Retry-After, retry-after-ms; the SDK retries
 ├── QuotaExceeded             429 insufficient_quota          x-should-retry: false; Retry-After to the reset
 ├── ClientClosedRequest       499                             nobody is left to read it; status for log and metrics
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 MAX_MESSAGE_CHARS = 2000  # an error never echoes more than this of what the caller sent
 MAX_ECHO_CHARS = 200
+MAX_HEAD_BYTES = 64 * 1024  # URL and headers of a request; SDKs send about 1 kB, proxies pass 8 to 64 kB
 LEFT_IN_BODY = "left_in_body"  # set in a request's state by gateway/middleware.py
 
 
@@ -208,6 +210,14 @@ class Conflict(GatewayError):
 class BodyTooLarge(GatewayError):
     status_code = 413
     type = "invalid_request_error"
+
+
+class HeadTooLarge(GatewayError):
+    status_code = 431
+    type = "invalid_request_error"
+
+    def __init__(self) -> None:
+        super().__init__(f"The request's URL and headers are larger than {MAX_HEAD_BYTES} bytes.")
 
 
 class RateLimited(GatewayError):

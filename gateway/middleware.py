@@ -15,7 +15,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from billing.ids import new_id
-from gateway.errors import LEFT_IN_BODY, NotFound, clip
+from gateway.errors import LEFT_IN_BODY, MAX_HEAD_BYTES, GatewayError, HeadTooLarge, NotFound, clip
 from gateway.metrics import Metrics
 from gateway.planes import Planes
 
@@ -53,12 +53,20 @@ class RequestContext:
         exchange = _HttpExchange(scope, receive, send, self._new_request_id())
         scope = exchange.scope
         try:
-            if self._planes.serves(_port(scope), _routed_path(scope)):
-                await self._app(scope, exchange.receive, exchange.send)
+            if refusal := self._refusal(scope, exchange.method):
+                await _refuse(refusal, exchange.send)
             else:
-                await _unknown_url(exchange.method, scope["path"], exchange.send)
+                await self._app(scope, exchange.receive, exchange.send)
         finally:
             self._finished(scope, exchange)
+
+    def _refusal(self, scope: Scope, method: str) -> GatewayError | None:
+        """What is refused before anything of the request is looked at. Another plane's path does not exist here."""
+        if _head_bytes(scope) > MAX_HEAD_BYTES:
+            return HeadTooLarge()
+        if not self._planes.serves(_port(scope), _routed_path(scope)):
+            return NotFound(f"Invalid URL ({method} {clip(scope['path'])})")
+        return None
 
     def _finished(self, scope: Scope, exchange: _HttpExchange) -> None:
         seconds = time.perf_counter() - exchange.begun
@@ -140,9 +148,13 @@ def _routed_path(scope: Scope) -> str:
     return scope["path"].split(root, maxsplit=1)[-1] if root else scope["path"]
 
 
-async def _unknown_url(method: str, path: str, send: Send) -> None:
-    """Another plane's path: here it does not exist."""
-    error = NotFound(f"Invalid URL ({method} {clip(path)})")
+def _head_bytes(scope: Scope) -> int:
+    """Bytes of a request's URL and headers."""
+    url = len(scope.get("raw_path", b"")) + len(scope["query_string"])
+    return url + sum(len(name) + len(value) for name, value in cast(Any, scope)["headers"])
+
+
+async def _refuse(error: GatewayError, send: Send) -> None:
     body = msgspec.json.encode(error.envelope())
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": error.status_code, "headers": headers})

@@ -16,6 +16,7 @@ import uvicorn
 
 from gateway.demo import Demo, ensure_demo, greeting, write_env
 from gateway.embedded_redis import DataDirLock, EmbeddedRedis
+from gateway.http_protocol import BoundedHttpProtocol
 from gateway.logs import configure_logging
 from gateway.planes import Planes
 from gateway.settings import Settings
@@ -146,7 +147,7 @@ def _run(settings: Settings, listeners: list[socket.socket], steps: Steps, made:
 def _uvicorn_options(settings: Settings) -> dict[str, Any]:
     return {
         "loop": "uvloop",
-        "http": "httptools",
+        "http": BoundedHttpProtocol,
         "ws": "none",
         "lifespan": "on",
         "root_path": settings.root_path,
