@@ -13,6 +13,7 @@ from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import HTTPException
 from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
 from gateway import __version__
@@ -125,6 +126,7 @@ def _openapi() -> OpenAPIConfig:
         version=__version__,
         summary="A multi-tenant, cost-governed gateway for large language models",
         path="/openapi",
+        render_plugins=[JsonRenderPlugin()],  # no page: Litestar's load their scripts from other people's hosts
         components=Components(
             security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer", description="An API key")}
         ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.gateway.controllers.admin.cases import CASES
 from tests.gateway.controllers.admin.conftest import Office
 
@@ -33,3 +35,15 @@ async def test_document_has_every_route_its_parameters_and_its_body(office: Offi
         if parameter["name"] == "start_time"
     )
     assert (start["schema"]["type"], start["required"]) == ("integer", True)
+
+
+@pytest.mark.parametrize("page", ["", "/openapi.json", "/swagger", "/redoc", "/elements", "/scalar", "/rapidoc"])
+async def test_the_document_is_served_and_no_page_that_loads_others_scripts(office: Office, page: str) -> None:
+    answer = await office.gateway.client.get(f"/openapi{page}")
+
+    if page in ("", "/openapi.json"):
+        assert answer.status_code == 200
+        assert answer.json()["info"]["title"] == "Weir"
+    else:
+        assert answer.status_code == 404
+        assert "://" not in answer.text
