@@ -14,7 +14,7 @@ import uvicorn
 
 from tests.gateway.conftest import Gateway, StartGateway
 from tests.gateway.fakes import Script, ScriptedEngine
-from tests.gateway.test_openai_sdk import _Server
+from tests.gateway.sockets import InLoopServer
 
 NUM_STREAMS, NUM_DELTAS = 1000, 20
 
@@ -66,7 +66,7 @@ async def test_a_thousand_streams_lose_and_reorder_nothing(start_gateway: StartG
     engine = ScriptedEngine(script)
     engine.gate.clear()
     gateway = await start_gateway(engine, cache_enabled=False, redis_deadline_ms=10_000)
-    server = _Server(uvicorn.Config(gateway.app, port=0, log_config=None, lifespan="off", backlog=4096))
+    server = InLoopServer(uvicorn.Config(gateway.app, port=0, log_config=None, lifespan="off", backlog=4096))
     port = await server.listen()
     before = resident_bytes()
     streams = [Stream(number) for number in range(NUM_STREAMS)]
