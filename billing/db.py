@@ -6,25 +6,30 @@ Alembic history serves both.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
 from billing.errors import Invalid
 
 BUSY_TIMEOUT_MS = 5_000
+MIGRATION_WAIT_S = 600  # for another gateway's migration: its host may be slow and its ledger large
 SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_MS}")
 _WRITES = "weir_writes"
 
@@ -95,15 +100,19 @@ def parse_database_url(text: str) -> URL:
     raise Invalid(f"database_url: {backend!r} is not served; use sqlite or postgresql", param="database_url")
 
 
-def create_engine(url: str | URL, *, pool_size: int = 5) -> AsyncEngine:
-    """An async engine whose connections carry the settings the ledger's durability rests on."""
+def create_engine(url: str | URL, *, pool_size: int = 5, busy_timeout_s: float | None = None) -> AsyncEngine:
+    """An async engine whose connections carry the settings the ledger's durability rests on.
+
+    `busy_timeout_s`: how long a writer waits for another on SQLite, by default `BUSY_TIMEOUT_MS`.
+    """
     parsed = parse_database_url(url) if isinstance(url, str) else url
     if parsed.get_backend_name() == "sqlite":
         if parsed.database and parsed.database != ":memory:":
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        engine = create_async_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_MS / 1000})
+        busy_timeout_s = BUSY_TIMEOUT_MS / 1000 if busy_timeout_s is None else busy_timeout_s
+        engine = create_async_engine(parsed, connect_args={"timeout": busy_timeout_s})
         event.listen(engine.sync_engine, "do_connect", _create_private)
-        event.listen(engine.sync_engine, "connect", _set_up_sqlite)
+        event.listen(engine.sync_engine, "connect", partial(_set_up_sqlite, busy_timeout_s))
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
     return create_async_engine(
@@ -127,12 +136,28 @@ def _create_private(_dialect: Any, _record: Any, args: Any, _params: Any) -> Non
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
-def _set_up_sqlite(dbapi_connection: Any, _record: Any) -> None:
+def _set_up_sqlite(busy_timeout_s: float, dbapi_connection: Any, _record: Any) -> None:
     dbapi_connection.isolation_level = None  # the driver's own BEGIN is deferred: writers would meet SQLITE_BUSY
+    dbapi_connection.run_async(_enter_wal)
     cursor = dbapi_connection.cursor()
     for pragma in SQLITE_PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
+    cursor.execute(f"PRAGMA busy_timeout={busy_timeout_s * 1000:.0f}")
     cursor.close()
+
+
+async def _enter_wal(connection: Any) -> None:
+    """Only the first connection ever changes the mode of a file. SQLite does not wait for another that is about to."""
+    deadline = time.monotonic() + MIGRATION_WAIT_S
+    while True:
+        try:
+            await connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.02)
+        else:
+            return
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
@@ -189,28 +214,36 @@ def note_change(session: AsyncSession, kind: str, id: str) -> None:
 
 
 async def upgrade(url: str | URL, revision: str = "head") -> None:
-    """Bring the database to `revision` with the migrations inside the package. Safe to call from several processes."""
+    """Bring the database to `revision` with the migrations inside the package.
+
+    Safe to call from several processes: one migrates, the others wait up to `MIGRATION_WAIT_S` and find it done.
+    """
     from alembic import command
 
-    engine = create_engine(url)
-    writing = engine.execution_options(**{_WRITES: True})  # SQLite: a second migrator waits before it reads the version
-    try:
-        async with writing.connect() as connection:
-            await connection.run_sync(lambda c: command.upgrade(alembic_config(c), revision))
-            await connection.commit()
-    finally:
-        await engine.dispose()
+    async with migrating(url) as connection:
+        await connection.run_sync(lambda c: command.upgrade(alembic_config(c), revision))
 
 
 async def downgrade(url: str | URL, revision: str) -> None:
     """Take the database back to `revision`; `base` empties it. Data in dropped columns is gone."""
     from alembic import command
 
-    engine = create_engine(url)
+    async with migrating(url) as connection:
+        await connection.run_sync(lambda c: command.downgrade(alembic_config(c), revision))
+
+
+@asynccontextmanager
+async def migrating(url: str | URL) -> AsyncIterator[AsyncConnection]:
+    """A connection in one transaction that no other migrator can be in, committed at the end.
+
+    Alembic by itself commits after every revision on SQLite: whoever waited would come in between, and each would then
+    go on from the revision it had read before.
+    """
+    engine = create_engine(url, busy_timeout_s=MIGRATION_WAIT_S)
     try:
-        async with engine.connect() as connection:
-            await connection.run_sync(lambda c: command.downgrade(alembic_config(c), revision))
-            await connection.commit()
+        # Begun here, not by Alembic: BEGIN IMMEDIATE on SQLite; on PostgreSQL migrations/env.py takes an advisory lock.
+        async with engine.execution_options(**{_WRITES: True}).begin() as connection:
+            yield connection
     finally:
         await engine.dispose()
 

@@ -15,7 +15,7 @@ from alembic import context
 
 import billing.tables  # noqa: F401  fills Base.metadata
 import gateway.tables  # noqa: F401  fills it too
-from billing.db import Base, UtcDateTime, create_engine
+from billing.db import Base, UtcDateTime, migrating
 
 LOCK_TIMEOUT_MS = 5_000
 STATEMENT_TIMEOUT_MS = 300_000
@@ -28,7 +28,10 @@ def render_type(kind: str, item: Any, _context: Any) -> str | Literal[False]:
 
 
 def run(connection: sa.Connection) -> None:
-    """Migrate on an open connection; the caller commits."""
+    """Migrate in the transaction of `connection`, which its owner began: all revisions are committed together or none.
+
+    The revision is read after the lock is taken, hence as the migrator before us left it.
+    """
     sqlite = connection.dialect.name == "sqlite"
     if not sqlite:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
@@ -48,11 +51,8 @@ async def _run_alone() -> None:
     url = os.environ.get("WEIR_DATABASE_URL")
     if not url:
         raise SystemExit("weir: set WEIR_DATABASE_URL, or use `weir migrate`")
-    engine = create_engine(url)
-    async with engine.connect() as connection:
+    async with migrating(url) as connection:
         await connection.run_sync(run)
-        await connection.commit()
-    await engine.dispose()
 
 
 _connection: sa.Connection | None = context.config.attributes.get("connection")

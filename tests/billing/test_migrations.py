@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 
 from billing import db
 
@@ -43,7 +45,7 @@ def test_upgrade_works_from_an_empty_folder_without_any_configuration_file(tmp_p
     script = "import asyncio; from billing.db import upgrade; asyncio.run(upgrade('weir.db'))"
     root = Path(db.__file__).parents[1]
     env = {**os.environ, "PYTHONPATH": str(root)}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True, timeout=300)
     assert (tmp_path / "weir.db").stat().st_size > 0
 
 
@@ -57,6 +59,41 @@ async def test_three_gateways_that_start_together_migrate_once(empty_url: str) -
     errors = [(await process.communicate())[1] for process in started]
     assert [process.returncode for process in started] == [0, 0, 0], errors
     await db.check(empty_url)
+
+
+async def test_an_upgrade_of_many_revisions_is_one_transaction(empty_url: str) -> None:
+    # A commit in between would let a second gateway in, and each would go on from the revision it had read before.
+    commits: list[sa.Connection] = []
+
+    def count(connection: sa.Connection) -> None:
+        commits.append(connection)
+
+    event.listen(sa.Engine, "commit", count)
+    try:
+        await db.upgrade(empty_url)
+        assert len(commits) == 1
+        await db.downgrade(empty_url, "base")
+        assert len(commits) == 2
+    finally:
+        event.remove(sa.Engine, "commit", count)
+
+
+@pytest.mark.parametrize("held", [("BEGIN EXCLUSIVE",), ("PRAGMA journal_mode=WAL", "BEGIN IMMEDIATE")])
+async def test_a_gateway_waits_for_anothers_migration_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: tuple[str, ...]
+) -> None:
+    # given another that has just made the file, or is in the middle of its migration
+    monkeypatch.setattr(db, "BUSY_TIMEOUT_MS", 1)
+    other = sqlite3.connect(tmp_path / "slow.db", isolation_level=None)
+    for statement in held:
+        other.execute(statement)
+    migration = asyncio.create_task(db.upgrade(f"sqlite:///{tmp_path / 'slow.db'}"))
+    # when it takes longer than a writer waits for another
+    done, _ = await asyncio.wait([migration], timeout=1)
+    assert not done, migration.exception()
+    # then this one goes on once the other has ended
+    other.close()
+    await asyncio.wait_for(migration, 120)
 
 
 async def test_buckets_rolled_up_before_there_were_sums_by_model_are_marked_to_be_done_again(empty_url: str) -> None:
