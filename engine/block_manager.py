@@ -168,6 +168,13 @@ class BlockManager:
                 table.extend(pages)
         return True
 
+    def trim(self, sequence: TokenSequence) -> None:
+        """Gives back the pages behind the last computed token: those of drafts that did not hold."""
+        keep = -(-sequence.num_computed // self.block_size)
+        for pool, table in zip(self.pools, sequence.block_tables, strict=True):
+            while len(table) > keep:
+                pool.release(table.pop())
+
     def leave_window(self, sequence: TokenSequence) -> None:
         """Releases the pages no later token of the sequence can see."""
         for g, group in enumerate(self.groups):

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from engine.speculative_config import SpeculativeConfig, parse_speculative_config
+
 # Flags of older guides that mean nothing any more: accepted with a warning, so that a command line can be pasted.
 DEPRECATED = {
     "use_v2_block_manager": "there is one block manager",
@@ -99,6 +101,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tensor_parallel_size: Annotated[
         int, _about("devices a layer is split over; this version runs on one", ge=1, le=1)
     ] = 1
+    speculative_config: Annotated[
+        str, _about("JSON: method (ngram), num_speculative_tokens, and what else SpeculativeConfig has; empty: off")
+    ] = ""
     async_scheduling: Annotated[
         Literal["auto", "on", "off"], _about("make the next step before the last one is read back; auto: on a GPU")
     ] = "auto"
@@ -119,6 +124,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError(f"max_model_len must be 'auto', -1 or at least 2, got {self.max_model_len}")
         if self.num_gpu_blocks_override == 1:
             raise ConfigError("num_gpu_blocks_override must be at least 2, got 1")
+        try:
+            speculates = self.speculation is not None
+        except ValueError as exc:
+            raise ConfigError(str(exc)) from exc
+        if speculates and self.async_scheduling == "on":
+            raise ConfigError("speculative_config drafts from the tokens read back, so async_scheduling cannot be 'on'")
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> EngineConfig:
@@ -142,6 +153,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("; ".join(unknown))
         if isinstance(values.get("served_model_name"), str):
             values["served_model_name"] = (values["served_model_name"],)
+        if isinstance(values.get("speculative_config"), Mapping):
+            values["speculative_config"] = msgspec.json.encode(values["speculative_config"]).decode()
         if isinstance(values.get("async_scheduling"), bool):
             values["async_scheduling"] = "on" if values["async_scheduling"] else "off"
         try:
@@ -160,6 +173,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if len(on_device) > 1 and total > 1 + 1e-9:
             shares = ", ".join(f"{name} {config.gpu_memory_utilization}" for name, config in on_device.items())
             raise ConfigError(f"gpu_memory_utilization of all engines sums to {total:.2f}, at most 1 fits: {shares}")
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """What `speculative_config` says; None when it is off."""
+        return parse_speculative_config(self.speculative_config)
 
     @property
     def name(self) -> str:

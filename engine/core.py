@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from random import Random
 
@@ -21,7 +22,7 @@ from engine.queue_gate import QueueGate
 from engine.sampler import FAILED, Logprobs
 from engine.scheduler import Scheduler
 from engine.sequence import RequestGroup, Sequence, Status
-from engine.step_plan import StepPlan
+from engine.step_plan import SampledRow, StepPlan, sampled_rows
 from engine.swap_cost import SwapCost
 from engine.types import EngineRequest, EngineStats, FinishReason, ModelInfo
 from engine.validation import RequestLimits, validate_request
@@ -174,30 +175,57 @@ class EngineCore:
 
     def _process(self, pending: PendingStep, output: StepOutput) -> list[CoreOutput]:
         outputs: list[CoreOutput] = []
-        for sequence, scores in output.prompt_logprobs.items():
+        for sequence, found in output.prompt_logprobs.items():
             unsent = self._unsent.setdefault(sequence, _Unsent())
             unsent.prompt_scores = unsent.prompt_scores or []
-            unsent.prompt_scores.extend(map(_score, scores))
-        for position, (sequence, token_id) in enumerate(zip(pending.sequences, output.token_ids, strict=True)):
-            if sequence.status is Status.FINISHED:
-                continue  # aborted, or stopped by its text, while the step ran
-            if token_id == FAILED or not self.runner.grammars.advance(sequence, token_id):
-                logger.error("request %s failed: %s", sequence.group.request.request_id, NOTHING_TO_SAMPLE)
-                outputs.append(self._end(sequence, FinishReason.ERROR, error=NOTHING_TO_SAMPLE))
-                continue
-            self.scheduler.update(sequence, token_id)
-            self._stats.generation_tokens += 1
-            unsent = self._unsent.setdefault(sequence, _Unsent())
-            unsent.token_ids.append(token_id)
-            if position in output.logprobs:
-                unsent.scores.append(_score(output.logprobs[position]))
-            reason, stop_reason = self._ending(sequence, token_id)
-            if reason is not None:
-                by_token = reason is FinishReason.STOP and self._is_end_token(sequence, token_id)
-                outputs.append(self._end(sequence, reason, stop_reason, ends_by_token=by_token))
-            elif not unsent.sent_any or len(unsent.token_ids) >= self._stream_interval:
-                outputs.append(self._output(sequence))
+            unsent.prompt_scores.extend(map(_score, found))
+        position = 0
+        for rows in sampled_rows(pending.plan):
+            tokens = output.token_ids[position : position + len(rows)]
+            scores: list[Logprobs | None] = [output.logprobs.get(position + i) for i in range(len(rows))]
+            position += len(rows)
+            outputs += self._take(rows, tokens, scores)
         return outputs
+
+    def _take(self, rows: Seq[SampledRow], tokens: Seq[int], scores: Seq[Logprobs | None]) -> list[CoreOutput]:
+        """One sequence's tokens of a step: one, and after each draft that is what was sampled in its place one more."""
+        sequence = rows[0].sequence
+        num_taken = 0
+        ended: CoreOutput | None = None
+        for row, token_id, score in zip(rows, tokens, scores, strict=True):
+            if sequence.status is Status.FINISHED:
+                break  # aborted, or stopped by its text, while the step ran; or ended by the token before
+            if num_taken and row.draft != tokens[num_taken - 1]:
+                break
+            ended = self._take_token(sequence, token_id, score, after_draft=num_taken > 0)
+            num_taken += 1
+        if len(rows) > 1:
+            self.scheduler.end_drafts(sequence, len(rows) - 1, max(0, num_taken - 1))
+        if ended is not None:
+            return [ended]
+        unsent = self._unsent.get(sequence)
+        if num_taken and unsent and (not unsent.sent_any or len(unsent.token_ids) >= self._stream_interval):
+            return [self._output(sequence)]
+        return []
+
+    def _take_token(
+        self, sequence: Sequence, token_id: int, score: Logprobs | None, *, after_draft: bool
+    ) -> CoreOutput | None:
+        """Returns the sequence's end, if this token is."""
+        if token_id == FAILED or not self.runner.grammars.advance(sequence, token_id):
+            logger.error("request %s failed: %s", sequence.group.request.request_id, NOTHING_TO_SAMPLE)
+            return self._end(sequence, FinishReason.ERROR, error=NOTHING_TO_SAMPLE)
+        self.scheduler.update(sequence, token_id, after_draft=after_draft)
+        self._stats.generation_tokens += 1
+        unsent = self._unsent.setdefault(sequence, _Unsent())
+        unsent.token_ids.append(token_id)
+        if score is not None:
+            unsent.scores.append(_score(score))
+        reason, stop_reason = self._ending(sequence, token_id)
+        if reason is None:
+            return None
+        by_token = reason is FinishReason.STOP and self._is_end_token(sequence, token_id)
+        return self._end(sequence, reason, stop_reason, ends_by_token=by_token)
 
     def _is_end_token(self, sequence: Sequence, token_id: int) -> bool:
         sampling = sequence.group.request.sampling
@@ -304,6 +332,9 @@ class EngineCore:
         stats, pools = self._stats, self.scheduler.blocks.pools
         stats.num_running, stats.num_waiting = len(self.scheduler.running), self.scheduler.num_waiting
         stats.num_preemptions = self.scheduler.num_preemptions
+        if (proposer := self.scheduler.proposer) is not None:
+            stats.num_drafts, stats.num_draft_tokens = proposer.num_drafts, proposer.num_draft_tokens
+            stats.num_accepted_tokens = proposer.num_accepted_tokens
         stats.prefix_cache_queries, stats.prefix_cache_hits = self.scheduler.prefix_queries, self.scheduler.prefix_hits
         stats.kv_blocks_total = sum(pool.total for pool in pools)
         stats.kv_blocks_free = sum(pool.num_free for pool in pools)

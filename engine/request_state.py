@@ -39,7 +39,7 @@ class RequestState:
         self.prompt_seen: torch.Tensor | None = None
 
     def apply(self, plan: StepPlan) -> None:
-        """New rows and new pages of a plan."""
+        """New rows, new pages and drafts of a plan."""
         for sequence in plan.admitted:
             if sequence.row >= 0:
                 self.admit(sequence)
@@ -47,6 +47,10 @@ class RequestState:
             if update.row >= 0:
                 pages = torch.tensor(update.pages, dtype=torch.int32)
                 self.block_tables[update.group][update.row, update.column : update.column + len(update.pages)] = pages
+        drafts = [(item.row, item.start, item.draft) for item in plan.scheduled if item.draft >= 0]
+        if drafts:
+            rows, positions, ids = torch.tensor(drafts, device=self.device).unbind(1)
+            self.append(rows, positions, ids)
 
     def admit(self, sequence: Sequence) -> None:
         """Fills the sequence's row from the host: its known tokens, pages and counts."""
@@ -69,7 +73,7 @@ class RequestState:
         self.output_counts[row] = counts.to(torch.int32)
 
     def append(self, rows: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> None:
-        """Sampled ids take their place in the token table; all int64 [R] on the device."""
+        """Sampled ids (and drafts) take their place in the token table; all int64 [R] on the device."""
         self.tokens[rows, positions] = token_ids.to(torch.int32)
 
 

@@ -50,6 +50,20 @@ def wants_logprobs(sequence: Sequence) -> int | None:
     return sampling.logprobs
 
 
+def output_numbers(sequences: Seq[Sequence]) -> list[int]:
+    """Which of its sequence's outputs each row samples, from 1: a sequence's rows after its first follow drafts.
+
+    A token is drawn by a number of its own position, and a draft holds if it is that token. So speculation changes no
+    answer, drawn or greedy; for drafts that are certain of themselves this is rejection sampling (arXiv:2211.17192).
+    """
+    seen: dict[Sequence, int] = {}
+    numbers = []
+    for sequence in sequences:
+        numbers.append(seen[sequence] + 1 if sequence in seen else sequence.num_outputs)
+        seen[sequence] = numbers[-1]
+    return numbers
+
+
 class Sampler:
     def __init__(self, state: RequestState, eos_token_ids: Seq[int]) -> None:
         self._state = state
@@ -61,7 +75,8 @@ class Sampler:
         """One token for each row.
 
         Args: logits [R, vocab] of any dtype; sequences of the rows, each with its new token already counted in
-        `num_tokens`; masks: row -> bool [vocab], True where the grammar allows a token.
+        `num_tokens`, and with drafts once more for each of them; masks: row -> bool [vocab], True where the grammar
+        allows a token.
         """
         raw = logits.float()
         adjusted = self._adjust(raw, sequences, masks or {})
@@ -70,7 +85,10 @@ class Sampler:
         random_rows = [i for i, p in enumerate(params) if p.temperature > 0]
         if random_rows:
             index = torch.tensor(random_rows, device=raw.device)
-            token_ids[index] = self._draw(adjusted[index], [sequences[i] for i in random_rows])
+            numbers = output_numbers(sequences)
+            token_ids[index] = self._draw(
+                adjusted[index], [sequences[i] for i in random_rows], [numbers[i] for i in random_rows]
+            )
         # max is NaN if any logit is; -inf when a mask left nothing; +inf is an overflow.
         token_ids = torch.where(torch.isfinite(best), token_ids, FAILED)
         self._count(sequences, token_ids)
@@ -79,10 +97,11 @@ class Sampler:
     def _adjust(self, raw: torch.Tensor, sequences: Seq[Sequence], masks: dict[int, torch.Tensor]) -> torch.Tensor:
         """Row by row, only for the rows that ask for it; the raw logits stay as they are."""
         out = raw
+        numbers = output_numbers(sequences)
         for i, sequence in enumerate(sequences):
             sampling = sequence.group.request.sampling
             penalised = uses_penalties(sequence)
-            short = sampling.min_tokens >= sequence.num_outputs  # outputs count the one being sampled
+            short = sampling.min_tokens >= numbers[i]  # outputs count the one being sampled
             if not (i in masks or sampling.logit_bias or penalised or (short and sampling.min_tokens)):
                 continue
             if out is raw:
@@ -117,12 +136,15 @@ class Sampler:
         if sampling.presence_penalty:
             row.sub_((outputs > 0).float(), alpha=sampling.presence_penalty)
 
-    def _draw(self, logits: torch.Tensor, sequences: Seq[Sequence]) -> torch.Tensor:
+    def _draw(self, logits: torch.Tensor, sequences: Seq[Sequence], numbers: Seq[int]) -> torch.Tensor:
+        """numbers: of each row's token among its sequence's outputs, from 1."""
         params = [s.group.request.sampling for s in sequences]
         device = logits.device
         scaled = logits / torch.tensor([max(p.temperature, 1e-5) for p in params], device=device)[:, None]
         draws = torch.tensor(
-            [uniform(s.group.seed, s.index, s.num_outputs - 1) for s in sequences], dtype=torch.float64, device=device
+            [uniform(s.group.seed, s.index, number - 1) for s, number in zip(sequences, numbers, strict=True)],
+            dtype=torch.float64,
+            device=device,
         )[:, None]
         filtered = [i for i, p in enumerate(params) if p.top_k > 0 or p.top_p < 1 or p.min_p > 0]
         if len(filtered) == len(params):

@@ -7,16 +7,21 @@ in progress, then admissions. Decode tokens of all classes are set aside first, 
 Who yields: when pages are short, the lowest class and latest arrival; when slots or pages are short for a waiting
 request of a better class, a running one of a lower class; when a tenant is owed more than one longest prompt, the
 latest of the most served tenant. A victim loses its pages to recompute or to host memory, whichever costs less.
+
+With a proposer a decode may bring drafts: tokens it is likely to say, each a further row of the step. They take what is
+left over (budget, pages, slots of the batch), so nobody waits for a draft.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from engine.block_manager import BlockManager, PrefixHit
 from engine.fair_queue import FairQueue
+from engine.ngram_proposer import NgramProposer
 from engine.queue_gate import QueueGate
 from engine.sequence import RequestGroup, Sequence, Status
 from engine.step_plan import Scheduled, StepPlan
@@ -25,6 +30,8 @@ from engine.types import EngineRequest, FinishReason, Priority
 # After this many preemptions a sequence comes back only when it and all running ones fit at their full length,
 # so pages can never again run out under it: a request is preempted a bounded number of times.
 MAX_PREEMPTIONS = 3
+# Drafts take at most this part of a step's token budget.
+DRAFT_SHARE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +47,8 @@ class SchedulerLimits:
 
 class Scheduler:
     """Args: swap_is_cheaper(num_tokens, num_pages): whether moving that many pages out and in costs less than computing
-    that many tokens again."""
+    that many tokens again; proposer: drafts for decodes, None for none. Drafts follow what the host has read, so steps
+    must not overlap."""
 
     def __init__(
         self,
@@ -48,10 +56,12 @@ class Scheduler:
         blocks: BlockManager,
         gate: QueueGate,
         swap_is_cheaper: Callable[[int, int], bool] = lambda _tokens, _pages: False,
+        proposer: NgramProposer | None = None,
     ) -> None:
         self.limits = limits
         self.blocks = blocks
         self.gate = gate
+        self.proposer = proposer
         self.running: list[Sequence] = []
         self.groups: dict[str, RequestGroup] = {}
         self.num_preemptions = 0
@@ -63,6 +73,7 @@ class Scheduler:
         self._arrivals = 0
         self._budget = 0
         self._decode_reserve = 0
+        self._draft_budget = 0
         self._unscheduled: dict[Sequence, None] = {}
         self._closed_from = len(Priority)
 
@@ -127,6 +138,7 @@ class Scheduler:
         self._unscheduled = dict.fromkeys(self.running)
         self._decode_reserve = sum(1 for s in self.running if s.is_decoding and _can_run(s))
         self._closed_from = len(Priority)
+        self._draft_budget = self._drafts_that_pay()
         for priority in Priority:
             self._rebalance(priority, plan)
             mine = [s for s in self._unscheduled if self._class_of(s) == priority]
@@ -137,11 +149,23 @@ class Scheduler:
         plan.scheduled.sort(key=lambda item: item.length > 1)  # stable: decodes first, each part in order
         return plan
 
-    def update(self, sequence: Sequence, token_id: int) -> None:
-        """A sampled token was read back."""
+    def update(self, sequence: Sequence, token_id: int, *, after_draft: bool = False) -> None:
+        """A sampled token was read back. after_draft: it follows a draft that held, whose keys and values stand."""
+        if after_draft:
+            sequence.num_computed += 1
+            sequence.num_tokens += 1
+            self._queue(sequence).charge(sequence, 1)
         sequence.token_ids.append(token_id)
         if sequence.status is Status.RUNNING:
             self.blocks.register(sequence)
+
+    def end_drafts(self, sequence: Sequence, num_proposed: int, num_accepted: int) -> None:
+        """A step's drafts were judged. What was computed for those that did not hold is behind `num_computed` and will
+        be overwritten; pages that only they needed go back."""
+        assert self.proposer is not None, "somebody proposed"
+        self.proposer.note(sequence, num_proposed, num_accepted)
+        if sequence.status is Status.RUNNING:
+            self.blocks.trim(sequence)
 
     def _continue(self, sequence: Sequence, plan: StepPlan) -> None:
         """The next tokens of a running sequence, making room by preemption if pages are short."""
@@ -155,6 +179,7 @@ class Scheduler:
         if length <= 0:
             return
         self.blocks.leave_window(sequence)
+        drafts = self._propose(sequence, plan) if decoding else []
         while not self.blocks.grow(sequence, sequence.num_computed + length, plan):
             victim = self._victim(lambda other: other.order > sequence.order)
             if victim is None and not decoding:
@@ -163,7 +188,32 @@ class Scheduler:
             self._preempt(victim or sequence, plan)
             if victim is None:
                 return
-        self._commit(sequence, length, plan)
+        self._commit(sequence, length, plan, drafts)
+
+    def _drafts_that_pay(self) -> int:
+        """Most drafts of this step: none once rows, and no longer reads of the weights, set its time."""
+        if self.proposer is None or len(self.running) > self.proposer.config.disable_by_batch_size:
+            return 0
+        return self.limits.max_num_batched_tokens // DRAFT_SHARE
+
+    def _propose(self, sequence: Sequence, plan: StepPlan) -> list[int]:
+        """Drafts for a decode and the pages they need, as long as neither is missing to anybody else."""
+        left = min(self._draft_budget, self._budget - self._decode_reserve - 1)
+        left = min(left, sequence.group.max_tokens - sequence.num_outputs - 1)
+        if self.proposer is None or left <= 0:
+            return []
+        drafts = self.proposer.propose(sequence, left)
+        if not drafts:
+            return []
+        new_pages = len(drafts) // self.blocks.block_size + 2  # and one to copy a shared one to
+        others = 2 * len(self._unscheduled)
+        for pool, reserved in zip(self.blocks.pools, self._reserved(), strict=True):
+            if pool.num_available - reserved < new_pages + others:
+                return []
+        grown = self.blocks.grow(sequence, sequence.num_computed + 1 + len(drafts), plan)
+        assert grown, "the pages were counted"
+        self._draft_budget -= len(drafts)
+        return drafts
 
     def _admit(self, priority: Priority, plan: StepPlan) -> None:
         """Starts waiting requests of one class while budget, slots and pages last."""
@@ -239,13 +289,15 @@ class Scheduler:
         self._queue(sequence).charge(sequence, sequence.num_prompt - hit.num_tokens)
         self._leave_gate(group)
 
-    def _commit(self, sequence: Sequence, length: int, plan: StepPlan) -> None:
+    def _commit(self, sequence: Sequence, length: int, plan: StepPlan, drafts: Seq[int] = ()) -> None:
         start = sequence.num_computed
         sequence.num_computed += length
         samples = sequence.num_computed == sequence.num_tokens
         item = Scheduled(sequence, sequence.row, start, length, samples)
         plan.scheduled.append(item)
-        self._budget -= length
+        for position, draft in enumerate(drafts, start + 1):
+            plan.scheduled.append(Scheduled(sequence, sequence.row, position, 1, True, draft=draft))
+        self._budget -= length + len(drafts)
         if samples:
             sequence.num_tokens += 1
             self._queue(sequence).charge(sequence, 1)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from engine.types import EngineRequest, FinishReason
+
+if TYPE_CHECKING:
+    from engine.ngram_proposer import DraftState
 
 
 class Status(Enum):
@@ -51,6 +55,7 @@ class Sequence:
     0. hashes: of all full known blocks.
     num_scored: prompt positions whose logprobs were given, which a recompute must not give again.
     row: its row in the runner's state table while running. host_pages: per group {column: host page} while swapped.
+    drafts: what speculation knows of it, once it has proposed.
     """
 
     group: RequestGroup
@@ -68,6 +73,7 @@ class Sequence:
     host_pages: list[dict[int, int]] | None = None
     num_preemptions: int = 0
     num_scored: int = 0
+    drafts: DraftState | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 

@@ -25,6 +25,7 @@ from engine.model_info import make_model_info
 from engine.model_runner import ModelRunner
 from engine.model_source import resolve_model
 from engine.models.base import CausalLM
+from engine.ngram_proposer import NgramProposer
 from engine.queue_gate import QueueGate
 from engine.scheduler import Scheduler, SchedulerLimits
 from engine.swap_cost import SwapCost
@@ -183,6 +184,7 @@ def assemble_core(
         blocks,
         gate,
         swap_cost.swap_is_cheaper,
+        make_proposer(config, runner.device),
     )
     limits = RequestLimits(
         info.max_model_len, info.logits_width, blocks.max_tokens_alone(), config.max_logprobs, config.max_n
@@ -199,6 +201,17 @@ def assemble_core(
         stream_interval=config.stream_interval,
         clock=clock,
     )
+
+
+def make_proposer(config: EngineConfig, device: torch.device) -> NgramProposer | None:
+    """Drafts where they were asked for, on a CPU: on a GPU steps overlap, and captured steps take no drafts yet."""
+    speculation = config.speculation
+    if speculation is None:
+        return None
+    if device.type != "cpu":
+        logger.warning("speculative_config is off: this version speculates on a CPU only, the device is %s", device)
+        return None
+    return NgramProposer(speculation)
 
 
 def default_num_threads() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,7 +12,11 @@ from engine.sequence import Sequence
 @dataclass(slots=True)
 class Scheduled:
     """`length` tokens of `sequence` from position `start`; `row` is its state row. `samples`: this chunk reaches the
-    last token, so the next one is sampled; forks are siblings sampled from the same logits."""
+    last token, so the next one is sampled; forks are siblings sampled from the same logits.
+
+    draft: the token its position is taken to hold, proposed and not sampled; -1: none. A sequence with drafts has one
+    item of one token for its last known token and one more for each draft, in order: each samples what comes after it.
+    """
 
     sequence: Sequence
     row: int
@@ -19,6 +24,7 @@ class Scheduled:
     length: int
     samples: bool
     forks: list[Sequence] = field(default_factory=list)
+    draft: int = -1
 
 
 class PageMove(NamedTuple):
@@ -58,5 +64,29 @@ class StepPlan:
 
     @property
     def sampled(self) -> list[Sequence]:
-        """Every sequence that gets a token, in the order of the sampler's rows."""
+        """The sequence of each of the sampler's rows, in their order; one with drafts stands once more for each."""
         return [s for item in self.scheduled if item.samples for s in (item.sequence, *item.forks)]
+
+
+class SampledRow(NamedTuple):
+    """One row of the sampler: its token is one of `sequence`'s if `draft` is the token before it (-1: it is known)."""
+
+    sequence: Sequence
+    draft: int
+
+
+def sampled_rows(plan: StepPlan) -> Iterator[list[SampledRow]]:
+    """The sampler's rows in order, those of one sequence together: its own and one for each draft."""
+    rows: list[SampledRow] = []
+    for item in plan.scheduled:
+        if not item.samples:
+            continue
+        if item.draft < 0 and rows:
+            yield rows
+            rows = []
+        rows.append(SampledRow(item.sequence, item.draft))
+        for fork in item.forks:
+            yield rows
+            rows = [SampledRow(fork, -1)]
+    if rows:
+        yield rows

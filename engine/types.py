@@ -128,7 +128,11 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
-    """One reading of the engine's gauges and counters; counters only grow between restarts."""
+    """One reading of the engine's gauges and counters; counters only grow between restarts.
+
+    num_drafts: times a sequence brought drafts to a step; num_draft_tokens, num_accepted_tokens: how many, and how many
+    of them held.
+    """
 
     num_running: int = 0
     num_waiting: int = 0
@@ -141,6 +145,9 @@ class EngineStats(msgspec.Struct, kw_only=True):
     prefix_cache_hits: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     num_steps: int = 0
     busy_us: int = 0
     idle_us: int = 0

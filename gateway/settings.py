@@ -239,6 +239,8 @@ def _gather(
 def _convert(value: Any, hint: Any) -> Any:
     if isinstance(value, str) and get_origin(bare_type(hint)) is tuple:
         value = tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, dict) and bare_type(hint) is str:
+        value = msgspec.json.encode(value).decode()  # a table of weir.toml where a flag takes JSON
     return msgspec.convert(value, hint, strict=not isinstance(value, str))
 
 

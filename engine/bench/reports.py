@@ -22,6 +22,7 @@ Start = Callable[[str, int], Progress]
 # What a sweep must gain in throughput for one more step of slots to be worth its latency.
 KNEE_GAIN = 0.10
 RUNS = 3
+LADDER_SPECULATION = '{"method":"ngram","num_speculative_tokens":4}'
 
 
 def no_progress(_title: str, _total: int) -> Progress:
@@ -75,21 +76,32 @@ def bench_batching(
 def bench_ladder(
     config: EngineConfig, name: str = "seed_mix", *, limit: int | None = None, start: Start = no_progress
 ) -> list[Row]:
-    """Static batching, paged memory, continuous batching: what each step brings on one model in the same memory."""
-    core, _ = make_bench_core(_with_mean_memory(config, name, limit))
+    """Static batching, paged memory, continuous batching, speculation: what each step brings on one model in the same
+    memory. Speculation is as configured, else by n-grams."""
+    speculative = config.speculative_config or LADDER_SPECULATION
+    core, _ = make_bench_core(
+        _with_mean_memory(msgspec.structs.replace(config, speculative_config=speculative), name, limit)
+    )
+    proposer, core.scheduler.proposer = core.scheduler.proposer, None
     jobs = _jobs(core, name, limit)
     _warm_up(core, jobs)
     slot_bytes = core.runner.cache.layout.size_bytes / sum(
         pages * config.block_size for pages in core.runner.cache.layout.num_pages
     )
     rows: list[Row] = []
-    for label, run in (("static", run_static), ("paged", run_paged), ("continuous", run_continuous)):
+    rungs = [("static", run_static), ("paged", run_paged), ("continuous", run_continuous)]
+    if proposer is not None:  # on a GPU there is none yet
+        rungs.append(("speculative", run_continuous))
+    for label, run in rungs:
+        core.scheduler.proposer = proposer if label == "speculative" else None
+        steps = core.stats().num_steps
         result = run(core, jobs, start(label, len(jobs)))
         rows.append(
             {
                 "rung": label,
                 "out_tok_s": round(result.output_tokens_per_s, 1),
                 "gain": round(result.output_tokens_per_s / rows[0]["out_tok_s"], 2) if rows else 1.0,
+                "steps": core.stats().num_steps - steps,
                 "kv_peak_mib": round(result.peak_slots * slot_bytes / (1 << 20), 1),
                 "kv_waste": round(result.kv_waste, 4),
                 "p99_s": round(percentile(result.e2e_s, 0.99), 2),

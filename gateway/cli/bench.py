@@ -28,6 +28,7 @@ ENGINE_FLAGS = (
     ("--num-threads", int),
     ("--gpu-memory-utilization", float),
     ("--swap-space", float),
+    ("--speculative-config", str),
 )
 
 
@@ -59,7 +60,7 @@ def command(
     """Measure WHAT: a workload (single, decode8, seed_mix, shared_prefix, ...), or one of
 
     \b
-    ladder          static batching, paged memory, continuous batching, one under the other
+    ladder          static batching, paged memory, continuous batching, speculation, one under the other
     batching        static against continuous batching
     prefix-caching  the prefix cache off and on
     sweep           throughput and latency by --max-num-seqs

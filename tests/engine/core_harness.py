@@ -35,6 +35,8 @@ SHAPE: dict[str, Any] = {
     "eos_token_id": VOCAB - 1,
     "torch_dtype": "float32",
 }
+# Drafts from the first repeated token on, so that even short texts have some.
+SPECULATIVE: dict[str, Any] = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
 # Two layers over everything, one over the last 24 tokens: two page groups.
 WINDOWED: dict[str, Any] = {
     "architectures": ["Qwen2ForCausalLM"],

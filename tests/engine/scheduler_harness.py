@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
 from engine.block_manager import BlockManager, GroupLayout
+from engine.ngram_proposer import NgramProposer
 from engine.queue_gate import QueueGate
 from engine.scheduler import Scheduler, SchedulerLimits
 from engine.sequence import RequestGroup, Sequence, Status
-from engine.step_plan import StepPlan
+from engine.speculative_config import SpeculativeConfig
+from engine.step_plan import StepPlan, sampled_rows
 from engine.types import EngineRequest, FinishReason, Priority, SamplingParams
 
 
 @dataclass
 class Driver:
     """`served` counts by tenant the prompt tokens computed (once, whatever preemption repeats) and tokens sampled;
-    `computed` counts every token that went through the model."""
+    `computed` counts every token that went through the model; `next_token` is what every row samples."""
 
     scheduler: Scheduler
+    next_token: Callable[[], int] = lambda: 1
     served: Counter[str] = field(default_factory=Counter)
     computed: int = 0
     finished: list[str] = field(default_factory=list)
@@ -59,18 +63,27 @@ class Driver:
             tenant = item.sequence.group.request.tenant
             end = min(item.start + item.length, item.sequence.num_prompt)
             furthest = self._furthest.get(item.sequence, item.start)
-            self.served[tenant] += max(0, end - furthest) + item.samples * (1 + len(item.forks))
+            self.served[tenant] += max(0, end - furthest)
             self._furthest[item.sequence] = max(end, furthest)
             self.computed += item.length
-        for sequence in plan.sampled:
-            if sequence.status is Status.FINISHED:
-                continue
-            self.scheduler.update(sequence, 1)
-            if len(sequence.token_ids) - sequence.num_prompt >= sequence.group.max_tokens:
-                self.scheduler.finish(sequence, FinishReason.LENGTH)
-                self.finished.append(sequence.group.request.request_id)
+        for rows in sampled_rows(plan):
+            taken = 0
+            while taken < len(rows) and (not taken or rows[taken].draft == rows[0].sequence.token_ids[-1]):
+                self._take(rows[0].sequence, after_draft=taken > 0)
+                taken += 1
+            if len(rows) > 1:
+                self.scheduler.end_drafts(rows[0].sequence, len(rows) - 1, taken - 1)
         self.scheduler.check()
         return plan
+
+    def _take(self, sequence: Sequence, *, after_draft: bool) -> None:
+        self.served[sequence.group.request.tenant] += 1
+        if sequence.status is Status.FINISHED:
+            return
+        self.scheduler.update(sequence, self.next_token(), after_draft=after_draft)
+        if len(sequence.token_ids) - sequence.num_prompt >= sequence.group.max_tokens:
+            self.scheduler.finish(sequence, FinishReason.LENGTH)
+            self.finished.append(sequence.group.request.request_id)
 
     def run(self, max_steps: int = 10_000) -> None:
         for _ in range(max_steps):
@@ -93,6 +106,7 @@ def make_driver(
     groups: tuple[GroupLayout, ...] | None = None,
     max_queued: int = 10_000,
     swap_is_cheaper: Any = None,
+    drafts: int = 0,
     **settings: Any,
 ) -> Driver:
     caching = settings.pop("enable_prefix_caching", True)
@@ -108,4 +122,6 @@ def make_driver(
         max_num_seqs=seqs, max_num_batched_tokens=budget, long_prefill_token_threshold=threshold, **settings
     )
     options = {} if swap_is_cheaper is None else {"swap_is_cheaper": swap_is_cheaper}
+    if drafts:
+        options["proposer"] = NgramProposer(SpeculativeConfig(method="ngram", num_speculative_tokens=drafts))
     return Driver(Scheduler(limits, blocks, QueueGate(max_queued, None), **options))

@@ -81,7 +81,9 @@ def test_the_prefix_cache_halves_what_is_prefilled(tmp_path: Path) -> None:
 
 def test_reports_give_a_row_a_line(tmp_path: Path) -> None:
     config = _config(tmp_path)
-    assert [row["rung"] for row in bench_ladder(config, limit=3)] == ["static", "paged", "continuous"]
+    rungs = {row["rung"]: row for row in bench_ladder(config, limit=3)}
+    assert list(rungs) == ["static", "paged", "continuous", "speculative"]
+    assert rungs["speculative"]["steps"] <= rungs["continuous"]["steps"]
     assert [row["batching"] for row in bench_batching(config, limit=3)] == ["static", "continuous"]
     sweep = bench_sweep(config, [2, 1], limit=2)
     assert [row["max_num_seqs"] for row in sweep] == [1, 2]

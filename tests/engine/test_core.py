@@ -11,6 +11,7 @@ from engine.core import EngineCore
 from engine.types import FinishReason
 from tests.engine.core_harness import (
     SALT,
+    SPECULATIVE,
     VOCAB,
     WINDOWED,
     add,
@@ -49,6 +50,10 @@ def _reference(folder: Path, shape: dict[str, object] | None, max_tokens: int = 
         {"enable_chunked_prefill": False},
         {"deterministic": True},
         {"scheduling_policy": "fcfs"},
+        {"speculative_config": SPECULATIVE},
+        {"speculative_config": SPECULATIVE, "num_gpu_blocks_override": 14},
+        {"speculative_config": SPECULATIVE, "num_gpu_blocks_override": 14, "swap_space": 0.01},
+        {"speculative_config": SPECULATIVE, "max_num_batched_tokens": 16, "max_num_seqs": 8, "deterministic": True},
     ],
     ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()) or "default",
 )
@@ -67,6 +72,8 @@ def test_greedy_tokens_do_not_depend_on_how_the_engine_ran_them(
     assert leaked_pages(core) == 0
     if settings.get("num_gpu_blocks_override") == 14:
         assert core.stats().num_preemptions > 0
+    if "speculative_config" in settings:
+        assert core.stats().num_accepted_tokens > 0
 
 
 def test_a_prompt_of_whole_pages_sent_twice_is_served_from_the_cache(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from tests.engine.scheduler_harness import Driver, make_driver
 GROUPS = (GroupLayout(None, 48, 24), GroupLayout(40, 40, 16))
 
 
-def _driver(seed: int, *, caching: bool = True) -> Driver:
+def _driver(seed: int, *, caching: bool = True, drafts: int = 0) -> Driver:
     random = Random(seed)
-    return make_driver(
+    driver = make_driver(
         groups=GROUPS,
         seqs=6,
         budget=48,
@@ -29,7 +29,10 @@ def _driver(seed: int, *, caching: bool = True) -> Driver:
         cap_share=0.3,
         enable_prefix_caching=caching,
         swap_is_cheaper=lambda _tokens, _pages: random.random() < 0.5,
+        drafts=drafts,
     )
+    driver.next_token = lambda: int(random.random() < 0.9)  # drafts mostly hold, and often end in the middle
+    return driver
 
 
 def _add(driver: Driver, name: str, random: Random) -> None:
@@ -59,9 +62,9 @@ def _end_some(driver: Driver, random: Random, reason: FinishReason) -> None:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(seed=st.integers(0, 1 << 30), caching=st.booleans())
-    def start(self, seed: int, caching: bool) -> None:
-        self.driver = _driver(seed, caching=caching)
+    @initialize(seed=st.integers(0, 1 << 30), caching=st.booleans(), drafts=st.sampled_from([0, 3, 20]))
+    def start(self, seed: int, caching: bool, drafts: int) -> None:
+        self.driver = _driver(seed, caching=caching, drafts=drafts)
         self.random = Random(seed)
         self.added = 0
 
@@ -111,10 +114,10 @@ def _nothing_is_held(driver: Driver) -> None:
     assert [len(pages) for pages in free] == [group.num_host_pages for group in GROUPS], "host pages leaked"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_two_thousand_random_requests_leave_nothing_behind(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "drafts"), [(1, 0), (2, 4)])
+def test_two_thousand_random_requests_leave_nothing_behind(seed: int, drafts: int) -> None:
     # Given 1,000 requests of every kind (2,000 over both seeds), arriving while others run
-    driver, random = _driver(seed), Random(seed)
+    driver, random = _driver(seed, drafts=drafts), Random(seed)
     states = set()
     for i in range(1000):
         _add(driver, f"r{i}", random)
@@ -129,4 +132,6 @@ def test_two_thousand_random_requests_leave_nothing_behind(seed: int) -> None:
     assert {(Status.WAITING, True), (Status.WAITING, False), (Status.RUNNING, False)} <= states
     assert driver.scheduler.num_preemptions > 50
     assert driver.scheduler.prefix_hits > 1000
+    if (proposer := driver.scheduler.proposer) is not None:
+        assert 100 < proposer.num_accepted_tokens < proposer.num_draft_tokens - 100
     _nothing_is_held(driver)
