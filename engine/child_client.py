@@ -49,6 +49,8 @@ STABLE_AFTER_S = 60.0
 PING_INTERVAL_S = 1.0
 # Without an answer for this long the process is hung (stopped, swapping, its loop blocked).
 SILENT_AFTER_S = 4.0
+# Health says "hung" after one to six times the watchdog's setting; killing what might yet go on waits for longer.
+KILLED_AFTER = 8.0
 CONNECT_POLL_S = 0.05
 ROOT = str(Path(__file__).resolve().parents[1])  # the child must run this code, wherever it is started
 
@@ -247,8 +249,8 @@ class ChildClient:
             self._send(Ask(next(self._numbers)))
             silent = self._clock() - self._heard_at
             age = self._report_health.last_step_age_s
-            if max(silent, age) > 2 * self._config.watchdog_timeout_s and self.pid is not None:
-                logger.error("the engine hangs (silent %.0f s, step %.0f s): killed", silent, age)
+            if max(silent, age) > KILLED_AFTER * self._config.watchdog_timeout_s and self.pid is not None:
+                logger.error("the engine hangs (silent %.0f s, no progress for %.0f s): killed", silent, age)
                 assert self._process is not None, "it has a pid"
                 self._process.kill()
 

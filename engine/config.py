@@ -113,9 +113,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = False
     stream_interval: Annotated[int, _about("tokens a streamed delta gathers after the first", ge=1)] = 1
     seed: Annotated[int, _about("seed for requests that bring none")] = 0
-    watchdog_timeout_s: Annotated[float, _about("seconds a step may take before the engine counts as hung", gt=0)] = (
-        30.0
-    )
+    watchdog_timeout_s: Annotated[
+        float,
+        _about("seconds without progress in a step before the engine counts as hung; killed after eight times", gt=0),
+    ] = 5.0
 
     def __post_init__(self) -> None:
         if self.block_size not in (8, 16, 32, 64, 128):

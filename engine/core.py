@@ -17,6 +17,7 @@ from random import Random
 import msgspec
 
 from engine.core_output import CoreOutput, TokenScore
+from engine.cpu_runner import CpuRunner
 from engine.model_runner import ModelRunner, PendingStep, StepOutput
 from engine.queue_gate import QueueGate
 from engine.sampler import FAILED, Logprobs
@@ -78,6 +79,7 @@ class EngineCore:
         self._max_in_flight = max_in_flight
         self._stream_interval = stream_interval
         self._clock = clock
+        self._on_progress: Callable[[], None] = lambda: None
         self._in_flight: deque[PendingStep] = deque()
         self._unsent: dict[Sequence, _Unsent] = {}
         self._step_began: float | None = None
@@ -137,6 +139,13 @@ class EngineCore:
             if sequence.index == index and sequence.status is not Status.FINISHED:
                 self._end(sequence, FinishReason.STOP)
 
+    def report_progress(self, on_progress: Callable[[], None]) -> None:
+        """Has `on_progress` called, on the thread that steps, wherever a step has come further: at its phases, and
+        within the model where the runner can tell."""
+        self._on_progress = on_progress
+        if isinstance(self.runner, CpuRunner):
+            self.runner.on_progress = on_progress
+
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work or bool(self._in_flight)
@@ -152,6 +161,7 @@ class EngineCore:
         plan = self.scheduler.schedule()
         outputs = self._submit(plan) if plan.scheduled or plan.swap_out or plan.preempted else []
         while self._in_flight and (len(self._in_flight) > self._max_in_flight or not plan.scheduled):
+            self._on_progress()
             outputs += self._collect(self._in_flight.popleft())
         if not self.has_work:
             self._step_began, self._idle_since = None, self._clock()

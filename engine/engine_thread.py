@@ -2,6 +2,10 @@
 
 Commands are read between steps, so a request or an abort takes effect within one step; the outputs of a step are
 handed over in one call. With nothing to do the thread sleeps on its queue.
+
+A step is watched by its progress, not by its length: a large model on a slow host takes minutes over one, yet ends a
+layer every few seconds. It counts as hung once it has not come further for `watchdog_timeout_s`, or for four times as
+long as parts of steps have lately taken on this host.
 """
 
 from __future__ import annotations
@@ -24,6 +28,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SLACK = 4.0
+# A part of a step that took long makes the watchdog patient, but no more than this many times its setting; and by a
+# thousandth less with every step since.
+MAX_PATIENCE = 6.0
+FORGETTING = 0.999
+
 
 class EngineThread:
     """Args: on_outputs and on_death run on the event loop that called `start`; clock gives seconds, monotonic."""
@@ -45,7 +55,8 @@ class EngineThread:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stepping_since: float | None = None
+        self._progress_at: float | None = None  # of the step under way
+        self._longest_part_s = 0.0
         self.status = "starting"
         self.detail = ""
 
@@ -68,11 +79,20 @@ class EngineThread:
         self._commands.put(command)
 
     def health(self) -> EngineHealth:
-        since = self._stepping_since
+        since = self._progress_at
         age = 0.0 if since is None else self._clock() - since
-        if self.status in ("ready", "draining") and age > self._config.watchdog_timeout_s:
-            return EngineHealth(status="hung", detail=f"a step has run for {age:.0f} s", last_step_age_s=age)
+        timeout_s = self._config.watchdog_timeout_s
+        limit_s = min(max(timeout_s, SLACK * self._longest_part_s), MAX_PATIENCE * timeout_s)
+        if self.status in ("ready", "draining") and age > limit_s:
+            detail = f"a step has come no further for {age:.0f} s"
+            return EngineHealth(status="hung", detail=detail, last_step_age_s=age)
         return EngineHealth(status=self.status, detail=self.detail, last_step_age_s=age)
+
+    def _note_progress(self) -> None:
+        now = self._clock()
+        if self._progress_at is not None:
+            self._longest_part_s = max(self._longest_part_s, now - self._progress_at)
+        self._progress_at = now
 
     async def close(self) -> None:
         """Ends the thread after its current step; closing twice is harmless."""
@@ -89,6 +109,7 @@ class EngineThread:
         except BaseException as exc:  # noqa: BLE001 - start() raises it
             self._post(_settle, ready, None, exc)
             return
+        core.report_progress(self._note_progress)
         self._post(_settle, ready, core, None)
         try:
             while self._turn(core):
@@ -113,9 +134,11 @@ class EngineThread:
             except Exception:  # one bad command must not end everyone's engine
                 logger.exception("a command to the engine failed")
         if core.has_work:
-            self._stepping_since = self._clock()
+            self._longest_part_s *= FORGETTING
+            self._progress_at = self._clock()
             outputs += core.step()
-            self._stepping_since = None
+            self._note_progress()
+            self._progress_at = None
         if outputs:
             self._post(self._on_outputs, outputs)
         return True

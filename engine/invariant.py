@@ -1,8 +1,8 @@
 """Batch-invariant forward passes for the deterministic mode, by torch alone.
 
 A product's rounding depends on its number of rows, and attention's on how queries are grouped. So every forward call
-gets the same number of query tokens (the last one padded), and every token attends alone, over its own context.
-Dense models only: a mixture of experts gives each expert as many rows as chance sends it.
+gets the same number of query tokens (the last one padded), and every token attends alone, over its own context. An
+expert gets as many rows as a call has tokens, however many chose it (`make_invariant`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,24 @@ import torch.nn.functional as F
 
 from engine.attention import Attention, AttentionMetadata, KVView
 from engine.batch import StepBatch
+from engine.layers.moe import RoutedExperts
 from engine.models.base import CausalLM
 
 
-def invariant_forward(model: CausalLM, kv: KVView, batch: StepBatch, num_tokens: int) -> torch.Tensor:
+def make_invariant(model: CausalLM) -> None:
+    """Sets a loaded model up for `invariant_forward`."""
+    for module in model.modules():
+        if isinstance(module, RoutedExperts):
+            module.batch_invariant = True
+
+
+def invariant_forward(
+    model: CausalLM,
+    kv: KVView,
+    batch: StepBatch,
+    num_tokens: int,
+    make_attention: Callable[[KVView, AttentionMetadata], Attention] = Attention,
+) -> torch.Tensor:
     """The batch's hidden states [T, hidden], computed `num_tokens` query tokens a call, in order: a later call reads
     the keys that an earlier one wrote."""
     total = batch.input_ids.shape[0]
@@ -40,7 +54,7 @@ def invariant_forward(model: CausalLM, kv: KVView, batch: StepBatch, num_tokens:
             _padded(batch.input_ids[start:end], missing, 0),
             _padded(batch.positions[start:end], missing, 0),
         )
-        parts.append(model(ids, positions, Attention(kv, meta))[: end - start])
+        parts.append(model(ids, positions, make_attention(kv, meta))[: end - start])
     return torch.cat(parts)
 
 

@@ -15,9 +15,11 @@ import torch
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.core import EngineCore
+from engine.cpu_runner import CpuRunner
 from engine.cuda_runner import CudaRunner
 from engine.errors import ModelLoadError
 from engine.grammar import GrammarMasks
+from engine.invariant import make_invariant
 from engine.kv_cache import GIB, CacheLayout, plan_cache
 from engine.loader import DTYPES, load_model, num_parameters
 from engine.model_config import ModelConfig
@@ -113,6 +115,8 @@ def build_core_from_folder(
             quantization=config.quantization,
             max_model_len=wanted_max_model_len(config),
         )
+    if config.deterministic:
+        make_invariant(model)
     bounds = step_bounds(config, device, model_config.max_position)
     with report.phase("make_cache_s"):
         layout, max_model_len = size_cache(config, model, model_config, device, bounds)
@@ -157,7 +161,7 @@ def wanted_max_model_len(config: EngineConfig) -> int | None:
 
 
 def runner_class(device: torch.device) -> type[ModelRunner]:
-    return CudaRunner if device.type == "cuda" else ModelRunner
+    return CudaRunner if device.type == "cuda" else CpuRunner
 
 
 def assemble_core(

@@ -155,7 +155,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
 
 
 class EngineHealth(msgspec.Struct, kw_only=True):
-    """`status`: starting, ready, draining, hung or dead. `last_step_age_s`: seconds since the loop last turned."""
+    """`status`: starting, ready, draining, hung or dead. `last_step_age_s`: seconds since the step under
+    way last came further, 0 when idle."""
 
     status: str
     detail: str = ""

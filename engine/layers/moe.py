@@ -21,7 +21,31 @@ MIXTRAL_NAMES: Names = ("w1", "w3", "w2")
 QWEN_NAMES: Names = ("gate_proj", "up_proj", "down_proj")
 
 
-class Experts(Layer):
+class RoutedExperts(Layer):
+    """Experts whose tokens are chosen by a router. `batch_invariant`: each expert's products have as many rows as there
+    are tokens, however many chose it, so that rounding does not depend on what a token's neighbours chose."""
+
+    batch_invariant = False
+    gate_up: nn.Parameter
+
+    def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """Args: x (num_tokens, hidden); weights, chosen (num_tokens, experts per token). Returns: as x."""
+        num_experts = self.gate_up.shape[0]
+        if not self.batch_invariant:
+            return run_experts(x, weights, chosen, self.apply_expert, num_experts)
+
+        def padded(expert: int, rows: torch.Tensor) -> torch.Tensor:
+            count = rows.shape[0]
+            return self.apply_expert(expert, F.pad(rows, (0, 0, 0, x.shape[0] - count)))[:count]
+
+        return run_experts(x, weights, chosen, padded, num_experts)
+
+    def apply_expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
+        """One expert's output (rows, hidden) of its tokens' rows."""
+        raise NotImplementedError
+
+
+class Experts(RoutedExperts):
     """All experts' weights stacked: gate_up (experts, 2 * width, hidden), down (experts, hidden, width)."""
 
     def __init__(self, config: ModelConfig, moe: MoeConfig, names: Names) -> None:
@@ -32,10 +56,6 @@ class Experts(Layer):
             torch.empty(moe.num_experts, 2 * self.width, config.hidden_size), requires_grad=False
         )
         self.down = nn.Parameter(torch.empty(moe.num_experts, config.hidden_size, self.width), requires_grad=False)
-
-    def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """Args: x (num_tokens, hidden); weights, chosen (num_tokens, experts per token). Returns: as x."""
-        return run_experts(x, weights, chosen, self.apply_expert, self.gate_up.shape[0])
 
     def apply_expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         return F.linear(silu_mul(F.linear(x, self.gate_up[expert])), self.down[expert])

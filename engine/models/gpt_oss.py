@@ -13,14 +13,14 @@ from engine.errors import ModelLoadError
 from engine.layers.attention import SelfAttention
 from engine.layers.layer import Layer
 from engine.layers.linear import Linear
-from engine.layers.moe import run_experts
+from engine.layers.moe import RoutedExperts
 from engine.model_config import ModelConfig, MoeConfig
 from engine.models.llama import LlamaForCausalLM, LlamaLayer, LlamaModel
 
 _SIGMOID_SLOPE = 1.702
 
 
-class GptOssExperts(Layer):
+class GptOssExperts(RoutedExperts):
     """Weights as `F.linear` wants them; the checkpoint's are (experts, in, out), its gate and up rows alternate."""
 
     def __init__(self, config: ModelConfig, moe: MoeConfig) -> None:
@@ -31,9 +31,6 @@ class GptOssExperts(Layer):
         self.gate_up_bias = nn.Parameter(torch.empty(experts, 2 * width), requires_grad=False)
         self.down = nn.Parameter(torch.empty(experts, hidden, width), requires_grad=False)
         self.down_bias = nn.Parameter(torch.empty(experts, hidden), requires_grad=False)
-
-    def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        return run_experts(x, weights, chosen, self.apply_expert, self.gate_up.shape[0])
 
     def apply_expert(self, expert: int, x: torch.Tensor) -> torch.Tensor:
         gate_up = F.linear(x, self.gate_up[expert], self.gate_up_bias[expert])

@@ -1,4 +1,4 @@
-"""The runner on the CPU: prompt logprobs, fp8 pages, swap, seeds, and the bit-exact deterministic mode."""
+"""The runner on the CPU: prompt logprobs, fp8 pages, swap, seeds, the bit-exact deterministic mode."""
 
 from __future__ import annotations
 
@@ -130,7 +130,22 @@ def _exact_scores(core: EngineCore, target: EngineRequest, others: list[EngineRe
     return [(score.token_id, score.logprob) for score in scores]
 
 
-@pytest.mark.parametrize("shape", [None, WINDOWED], ids=["full", "windowed"])
+EXPERTS: dict[str, Any] = {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "hidden_size": 96,
+    "intermediate_size": 160,
+}
+ROUNDED = {"torch_dtype": "bfloat16", "hidden_size": 96}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [None, WINDOWED, EXPERTS, ROUNDED, {**EXPERTS, **ROUNDED}],
+    ids=["full", "windowed", "experts", "bfloat16", "experts, bfloat16"],
+)
 def test_the_deterministic_mode_is_exact_to_the_bit(tmp_path: Path, shape: dict[str, Any] | None) -> None:
     # Given a seeded request's tokens and log-probabilities alone
     target = request("r", prompt(70, 9), max_tokens=20, temperature=0.7, seed=3, logprobs=0)
