@@ -1,7 +1,7 @@
 """`CpuRunner`: a `ModelRunner` that says how far a step has come, layer by layer.
 
-A step of a large model on a slow host may take minutes and a hung one takes for ever; from outside, only progress within
-the step tells them apart.
+A step of a large model on a slow host may take minutes and a hung one takes for ever; from outside, only progress
+within the step tells them apart.
 """
 
 from __future__ import annotations
