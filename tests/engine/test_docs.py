@@ -19,6 +19,17 @@ def test_every_test_named_in_the_feature_table_exists() -> None:
         assert not function or f"def {function}(" in source, f"{file}::{function}"
 
 
+def test_every_fault_has_a_test_that_exists() -> None:
+    table = TEXT.split("## Faults of other engines", 1)[1].split("\n## ", 1)[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 16
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
+        assert named, row
+        for path, function in named:
+            assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{function}"
+
+
 def test_every_file_of_the_walk_exists() -> None:
     files = {name for name in re.findall(r"`(\w+\.py)", TEXT) if not name.startswith("test_")}
     assert len(files) > 20

@@ -15,8 +15,15 @@ from tests.engine.core_harness import add, leaked_pages, make_core, prompt, requ
 LONG: dict[str, Any] = {"max_position_embeddings": 8192}
 
 
-def test_the_same_600_token_prompt_says_the_same_five_times_on_a_fresh_engine(tmp_path: Path) -> None:
-    core = make_core(tmp_path)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"deterministic": True, "shape": {"torch_dtype": "bfloat16", "hidden_size": 64}}],
+    ids=["float32", "deterministic bfloat16"],
+)
+def test_the_same_600_token_prompt_says_the_same_five_times_on_a_fresh_engine(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    core = make_core(tmp_path, **settings)
     ids = prompt(600, 4)
     answers = [run(core, [request(f"r{i}", ids, max_tokens=40)])[f"r{i}"] for i in range(5)]
     assert answers[1:] == answers[:1] * 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import llguidance
 import pytest
@@ -30,9 +31,16 @@ def llm(smollm2: Path) -> LLM:
     return LLM(str(smollm2), max_num_seqs=8, num_gpu_blocks_override=256, num_threads=1)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_grammars_hold_in_a_batch_of_others(smollm2: Path, overlap: bool) -> None:
-    llm = LLM(str(smollm2), max_num_seqs=8, num_gpu_blocks_override=256, num_threads=1, async_scheduling=overlap)
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"async_scheduling": True}, {"speculative_config": DRAFTS}],
+    ids=["plain", "overlapped", "speculating"],
+)
+def test_grammars_hold_in_a_batch_of_others(smollm2: Path, settings: dict[str, Any]) -> None:
+    llm = LLM(str(smollm2), max_num_seqs=8, num_gpu_blocks_override=256, num_threads=1, **settings)
     plain = SamplingParams(temperature=0.0, max_tokens=10)
     params = [
         SamplingParams(temperature=0.0, max_tokens=60, grammar=PERSON),

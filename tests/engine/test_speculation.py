@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine import LLM, SamplingParams
 from engine.config import ConfigError, EngineConfig
 from engine.core import EngineCore
 from engine.core_output import CoreOutput
@@ -127,6 +128,35 @@ def test_a_stream_gathers_its_deltas_over_drafts_too(tmp_path: Path) -> None:
     deltas = [output.token_ids for output in _outputs(core)]
     assert [token for delta in deltas for token in delta] == plain
     assert all(len(delta) >= 7 for delta in deltas[1:-1])
+
+
+def test_a_real_models_answers_and_stop_strings_are_the_same_with_drafts(smollm2_fp32: Path) -> None:
+    # Given a text to be repeated, and an answer that ends by a stop string inside of it
+    text = "The river rose on Monday. The river fell on Tuesday. The river rose again on Friday."
+    prompt_text = f"<|im_start|>user\nRepeat this text word by word: {text}<|im_end|>\n<|im_start|>assistant\n"
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=32),
+        SamplingParams(temperature=0.0, max_tokens=32, stop=("Monday. The",), logprobs=0),
+        SamplingParams(temperature=0.0, max_tokens=32, stop=("Tues",), include_stop_str_in_output=True),
+    ]
+    found = []
+    for speculative in ("", SPECULATIVE):
+        llm = LLM(
+            str(smollm2_fp32),
+            dtype="float32",
+            max_num_seqs=8,
+            num_gpu_blocks_override=128,
+            num_threads=1,
+            speculative_config=speculative,
+        )
+        outputs = llm.generate([prompt_text] * 3, params, use_tqdm=False)
+        answers = [output.outputs[0] for output in outputs]
+        found.append([(a.text, a.token_ids, a.finish_reason, a.stop_reason) for a in answers])
+    # Then drafts brought tokens and changed none
+    assert found[0] == found[1]
+    assert found[0][1][0].endswith("rose on ")
+    assert found[0][2][0].endswith("Tues")
+    assert llm.stats().num_accepted_tokens > 10
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------
