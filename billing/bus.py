@@ -77,7 +77,8 @@ class ChangeBus:
             while True:
                 message = await pubsub.get_message(timeout=_POLL_S)
                 if message is None:
-                    await asyncio.wait_for(pubsub.ping(), 1.0)  # a half-open connection answers no ping
+                    async with asyncio.timeout(1.0):  # a half-open connection answers no ping
+                        await pubsub.ping()
                     continue
                 if message["type"] == "subscribe":
                     self.connected = True

@@ -112,7 +112,8 @@ class PriceBook:
             if self._book is not book and not self._stale and self._book is not None:
                 return self._book
             try:
-                await asyncio.wait_for(self.refresh(), READ_TIMEOUT_S)
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    await self.refresh()
             except (SQLAlchemyError, OSError, TimeoutError) as exc:
                 if self._book is None:
                     raise PolicyUnavailable("prices cannot be read at the moment; try again") from exc

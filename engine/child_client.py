@@ -259,7 +259,8 @@ class ChildClient:
         if self._process is not None:
             if self._process.returncode is None:
                 with contextlib.suppress(TimeoutError):  # it may be ending by itself, with a status worth telling
-                    await asyncio.wait_for(self._process.wait(), 0.2 if why is None else 0)
+                    async with asyncio.timeout(0.2 if why is None else 0):
+                        await self._process.wait()
             if self._process.returncode is None:
                 self._process.kill()
             await self._process.wait()
@@ -310,10 +311,12 @@ class ChildClient:
 
     async def _ask(self) -> Report:
         number = next(self._numbers)
-        future = self._asked[number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        self._asked[number] = future
         self._send(Ask(number))
         try:
-            return await asyncio.wait_for(future, SILENT_AFTER_S)
+            async with asyncio.timeout(SILENT_AFTER_S):
+                return await future
         except TimeoutError as exc:
             raise EngineUnavailable("the engine does not answer") from exc
         finally:

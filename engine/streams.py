@@ -64,7 +64,8 @@ class RequestStreams:
     async def wait_empty(self, timeout_s: float) -> None:
         """Until every stream is closed, at most `timeout_s` seconds."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._empty.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
 
 
 async def _read(deltas: asyncio.Queue[Delta | EngineError]) -> AsyncIterator[Delta]:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 import sqlalchemy as sa
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from billing import db
@@ -24,6 +23,7 @@ from billing.service import refuse_evicting_redis
 from engine.errors import ModelLoadError
 from engine.model_config import ModelConfig, load_model_config
 from engine.model_source import resolve_model
+from gateway import redis_client
 from gateway.embedded_redis import redis_url, socket_path
 from gateway.settings import Settings
 from gateway.startup import StartupError
@@ -189,7 +189,7 @@ async def check_redis(settings: Settings) -> AsyncIterator[Finding]:
             yield Finding("redis", Level.OK, "an embedded Valkey will be started")
             return
         url = redis_url(settings.data_path)
-    async with Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0) as redis:
+    async with redis_client.connect(url, socket_timeout=2.0, socket_connect_timeout=2.0) as redis:
         info = await redis.info("server")
         version = str(info.get("redis_version", "?"))
         old = tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < (6, 2)

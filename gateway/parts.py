@@ -12,7 +12,7 @@ from typing import cast
 import aiohttp
 import msgspec
 import sqlalchemy as sa
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 
 from billing.secrets import ServerSecret
 from billing.service import Billing, BillingSettings
@@ -25,6 +25,7 @@ from cache.semantic import SemanticCache
 from cache.shadow import ShadowLog
 from cache.store import RedisStore
 from engine.client import EngineClient
+from gateway import redis_client
 from gateway.answers import ResponseCache
 from gateway.background import Background
 from gateway.batches.runner import LineRunner
@@ -59,9 +60,6 @@ from gateway.upstreams.registry import Surroundings
 from gateway.webhooks import WebhookClient
 
 log = logging.getLogger(__name__)
-
-MAX_REDIS_CONNECTIONS = 64
-REDIS_POOL_WAIT_S = 5.0
 
 
 class Overrides(msgspec.Struct, kw_only=True):
@@ -211,9 +209,7 @@ def _responses(
 
 
 def _redis(url: str, stack: AsyncExitStack) -> Redis:
-    """A client whose callers queue for a connection: a burst over the pool's size must not read as an absent Redis."""
-    pool = BlockingConnectionPool.from_url(url, max_connections=MAX_REDIS_CONNECTIONS, timeout=REDIS_POOL_WAIT_S)
-    redis: Redis = Redis.from_pool(pool)
+    redis = redis_client.connect(url)
     stack.push_async_callback(redis.aclose)
     return redis
 

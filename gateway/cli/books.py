@@ -13,6 +13,7 @@ from billing.db import Database
 from billing.principal import Actor
 from billing.secrets import ServerSecret
 from billing.service import Billing, BillingSettings
+from gateway import redis_client
 from gateway.cli.context import CliContext
 from gateway.embedded_redis import DataDirLock, EmbeddedRedis, redis_url, socket_path
 from gateway.settings import Settings
@@ -51,9 +52,9 @@ async def open_books(settings: Settings) -> AsyncIterator[Books]:
 
 def _redis(settings: Settings) -> Redis | None:
     if settings.redis_url:
-        return Redis.from_url(settings.redis_url)
+        return redis_client.connect(settings.redis_url)
     if socket_path(settings.data_path).exists():
-        return Redis.from_url(redis_url(settings.data_path))
+        return redis_client.connect(redis_url(settings.data_path))
     return None  # no gateway runs here: nobody is to be told
 
 
@@ -72,7 +73,7 @@ def run_with_billing(obj: CliContext, work: Callable[[Billing], Coroutine[Any, A
 
     async def go() -> T:
         with redis_at_hand(obj.settings) as url:
-            redis: Redis = Redis.from_url(url)
+            redis = redis_client.connect(url)
             secret = ServerSecret.load(obj.settings.effective_secret_file)
             settings = BillingSettings(
                 database_url=obj.settings.effective_database_url, journal=obj.settings.data_path / "journal"

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import click
 import msgspec
-from redis.asyncio import Redis
 
 from billing import audit, tenants
 from billing.tables import Tenant
 from cache.invalidation import Invalidator, Removed, Selection, Usage
 from cache.shadow import ShadowEstimate, ShadowLog
 from cache.store import RedisStore
+from gateway import redis_client
 from gateway.cli.books import Books, redis_at_hand, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_json
@@ -117,7 +117,7 @@ def _with_store(obj: CliContext, tenant: str, act: Callable[[Books, Tenant, Redi
         async with books.db.read() as session:
             owner = await tenants.get_tenant(session, books.actor, tenant)
         with redis_at_hand(obj.settings) as limits_url:
-            redis: Redis = Redis.from_url(obj.settings.cache_redis_url or limits_url)
+            redis = redis_client.connect(obj.settings.cache_redis_url or limits_url)
             try:
                 return await act(books, owner, RedisStore(redis))
             finally:
