@@ -1,12 +1,14 @@
 """Bulk changes from a file: read, compare with what is in force, show the difference, then make it so.
 
-The file (TOML or JSON) names what should be; it never deletes what it does not name, but for limits: a scope whose
-`limits` are given has those and no others. Money is written as text in USD, so that no float touches it.
+The file (TOML or JSON) names what should be; it never deletes what it does not name, but for limits and cache
+policies: a scope whose `limits` are given has those and no others, and so a tenant its `cache_policy`. Money is written
+as text in USD, so that no float touches it.
 
     [[tenants]]
     slug = "acme"
     time_zone = "Europe/Berlin"
     limits = { rpm = 600, budget_month = { hard = "2500", soft = "2000" } }
+    cache_policy = { hit_price = "25%" }
     [[tenants.projects]]
     slug = "web"
     limits = { "tpm@smollm2" = 20000 }
@@ -52,12 +54,14 @@ class ProjectSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TenantSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A tenant as it should be. `grace` in USD; `discounts` maps a model (or `*`) to a percentage."""
+    """A tenant as it should be. `grace` in USD; `discounts` maps a model (or `*`) to a percentage. `cache_policy` comes
+    checked: its fields are the cache's."""
 
     slug: str
     name: str | None = None
     time_zone: str | None = None
     grace: str | None = None
+    cache_policy: dict[str, Any] | None = None
     limits: dict[str, LimitValue] | None = None
     projects: list[ProjectSpec] = []
     discounts: dict[str, str] = {}
@@ -171,18 +175,26 @@ class _Planner:
                 name=spec.name,
                 time_zone=spec.time_zone or "UTC",
                 grace_nano_usd=grace or 0,
+                cache_policy=spec.cache_policy,
             )
 
         return _Step(Difference("create", f"tenant {spec.slug}", None, spec.name or spec.slug), act)
 
     def _change_tenant(self, existing: Tenant, spec: TenantSpec, grace: int | None) -> list[_Step]:
-        wanted = {"name": spec.name, "time_zone": spec.time_zone, "grace_nano_usd": grace}
+        wanted: dict[str, Any] = {
+            "name": spec.name,
+            "time_zone": spec.time_zone,
+            "grace_nano_usd": grace,
+            "cache_policy": spec.cache_policy,
+        }
         changes = {k: v for k, v in wanted.items() if v is not None and v != getattr(existing, k)}
         steps = []
         for field, value in changes.items():
             old, new = getattr(existing, field), value
             if field == "grace_nano_usd":
                 old, new = format_usd(int(old)), format_usd(int(str(new)))
+            elif field == "cache_policy":
+                old, new = (msgspec.json.encode(each).decode() for each in (old, new))
 
             async def act(field: str = field, value: object = value) -> object:
                 fields: dict[str, Any] = {field: value}

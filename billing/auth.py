@@ -203,7 +203,7 @@ class Authenticator:
 
 
 def _portable(tenant: Tenant) -> dict[str, Any]:
-    """The stored cache policy; no more than whether it is off where a hold's record could not carry it."""
+    """The stored cache policy; where a hold's record could not carry it, whether it is off and what a hit costs."""
     policy: Any = tenant.cache_policy
     if not isinstance(policy, dict):
         log.warning("the stored cache policy of tenant %s is not used: it is no object", tenant.slug)
@@ -212,7 +212,10 @@ def _portable(tenant: Tenant) -> dict[str, Any]:
         msgspec.msgpack.encode(policy)
     except (OverflowError, RecursionError):
         log.warning("the stored cache policy of tenant %s is not used: it holds numbers beyond 64 bits", tenant.slug)
-        return {"enabled": False} if policy.get("enabled") is False else {}
+        kept: dict[str, Any] = {"enabled": False} if policy.get("enabled") is False else {}
+        if "hit_price" in policy:
+            kept["hit_price"] = str(policy["hit_price"])[:20]
+        return kept
     return policy
 
 

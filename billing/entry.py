@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from billing.clock import bucket_of
+from billing.money import PPM
 from billing.prices import Amounts, Rates, TokenCounts
 from billing.principal import Principal
 from billing.tables import EntryKind, EntryStatus, LedgerEntry
@@ -151,10 +152,13 @@ class Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         cache_outcome: str,
         **fields: Any,
     ) -> Entry:
-        """An answer from the cache: no tokens computed, nothing charged; what it would have cost stands in `saved_*`.
+        """An answer served again: no tokens computed; charged the share of its price that `rates` say, by token class.
 
-        `rates` None (no price in force any more) leaves the money saved at 0.
+        `saved_*` is the rest: the tokens, and the full price less what is charged. `rates` None (no price in force any
+        more, of which nothing would be charged) leaves the money at 0.
         """
+        charged = rates.amounts(saved) if rates is not None else Amounts()
+        full = rates.shared(PPM).amounts(saved) if rates is not None else Amounts()
         return cls(
             request_id=request_id,
             kind=EntryKind.CACHE_HIT,
@@ -169,7 +173,8 @@ class Entry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             discount_ppm=rates.discount_ppm if rates else 0,
             saved_input_tokens=saved.input + saved.cached_input + saved.batch_input,
             saved_output_tokens=saved.output + saved.batch_output,
-            saved_nano_usd=rates.amounts(saved).total if rates else 0,
+            saved_nano_usd=full.total - charged.total,
+            **_amounts(charged),
             **fields,
         )
 

@@ -311,8 +311,8 @@ def correct(booked: LedgerEntry, truth: Entry) -> Entry:
     changes: dict[str, Any] = {
         field: getattr(truth, field) - getattr(booked, field) for field in (*TOKEN_FIELDS, *AMOUNT_FIELDS)
     }
-    changes["engine_us"] = truth.engine_us - booked.engine_us
-    changes["cost_nano_usd"] = truth.cost_nano_usd - booked.cost_nano_usd
+    for field in ("engine_us", "cost_nano_usd", "saved_input_tokens", "saved_output_tokens", "saved_nano_usd"):
+        changes[field] = getattr(truth, field) - getattr(booked, field)
     return msgspec.structs.replace(
         truth,
         kind=EntryKind.CORRECTION,

@@ -61,11 +61,11 @@ def half_even(numerator: int, denominator: int) -> int:
     return quotient
 
 
-def charge(tokens: int, price: int, discount_ppm: int = 0) -> int:
-    """Nano-USD for tokens at a price per million less a discount, rounded half-even once."""
-    return half_even(tokens * price * (PPM - discount_ppm), _TOKENS_PER_PRICE * PPM)
+def charge(tokens: int, price: int, discount_ppm: int = 0, share_ppm: int = PPM) -> int:
+    """Nano-USD for tokens at a price per million less a discount, or a share of it, rounded half-even once."""
+    return half_even(tokens * price * (PPM - discount_ppm) * share_ppm, _TOKENS_PER_PRICE * PPM * PPM)
 
 
-def charge_up(tokens: int, price: int, discount_ppm: int = 0) -> int:
+def charge_up(tokens: int, price: int, discount_ppm: int = 0, share_ppm: int = PPM) -> int:
     """As `charge`, rounded up: what a hold takes."""
-    return -(-(tokens * price * (PPM - discount_ppm)) // (_TOKENS_PER_PRICE * PPM))
+    return -(-(tokens * price * (PPM - discount_ppm) * share_ppm) // (_TOKENS_PER_PRICE * PPM * PPM))

@@ -22,8 +22,8 @@ from billing.tables import Project, Status, Tenant
 
 MAX_PAGE = 1000
 MAX_SETTINGS_BYTES = 16 * 1024
-# What of a cache policy bounds the server's memory and work. A tenant's admin may neither set nor drop it.
-OPERATOR_CACHE_FIELDS = frozenset({"max_answer_bytes", "max_bytes", "max_entries", "shadow_share"})
+# What of a cache policy bounds the server's memory and work, or is a price: no tenant's admin may set or drop it.
+OPERATOR_CACHE_FIELDS = frozenset({"hit_price", "max_answer_bytes", "max_bytes", "max_entries", "shadow_share"})
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ZONES = available_timezones()
 

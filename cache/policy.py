@@ -17,8 +17,10 @@ Decided before any key is made and before any embedding, from the request alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -31,10 +33,13 @@ from cache.request import CacheRequest, text_parts
 
 DEFAULT_THRESHOLD = 0.95
 DEFAULT_TTL_S = 86_400
+FREE, FULL = "free", "full"
 FOLLOW_UP_WORDS = 8
 
 _Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 _Size = Annotated[int, Meta(ge=1, le=2**31)]
+_HIT_PRICE = r"^(free|full|(100(\.0{1,4})?|[0-9]{1,2}(\.[0-9]{1,4})?)%)$"
+_Price = Annotated[str, Meta(pattern=_HIT_PRICE, max_length=12)]
 
 
 class CachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,11 +47,13 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     `ttl_s` None: entries leave by the size caps alone. `rerank_below`: winners under this cosine must also pass the
     cross-encoder, where one is configured. `shadow_share`: the part of semantic hits that is generated again in the
-    background to estimate the false-hit rate. Sizes are bytes.
+    background to estimate the false-hit rate. `hit_price`: what an answer served again is charged, `free`, `full` or a
+    percentage of its price (`25%`). Sizes are bytes.
     """
 
     enabled: bool = True
     semantic: bool = True
+    hit_price: str = FREE
     threshold: float = DEFAULT_THRESHOLD
     rerank_below: float = 0.0
     ttl_s: int | None = DEFAULT_TTL_S
@@ -69,16 +76,24 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 raise ValueError(f"cache policy: {name} is {getattr(self, name)}, it must be at least 1")
         if self.ttl_s is not None and self.ttl_s < 1:
             raise ValueError(f"cache policy: ttl_s is {self.ttl_s}, it must be at least 1 second")
+        read_hit_price(self.hit_price)
+
+    @property
+    def hit_share_ppm(self) -> int:
+        """The part of its price that a hit is charged, in parts per million."""
+        return read_hit_price(self.hit_price)
 
 
 class TenantCachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a tenant has otherwise than the server: a `CachePolicy` of which any field may be left out, within bounds.
 
-    Sizes are 1 to 2^31 bytes or entries; `ttl_s` is 1 to 10^9 seconds, or None.
+    Sizes are 1 to 2^31 bytes or entries; `ttl_s` is 1 to 10^9 seconds, or None; `hit_price` is `free`, `full` or a
+    percentage with at most four decimals.
     """
 
     enabled: bool | UnsetType = UNSET
     semantic: bool | UnsetType = UNSET
+    hit_price: _Price | UnsetType = UNSET
     threshold: Annotated[float, Meta(ge=0.5, le=1.0)] | UnsetType = UNSET
     rerank_below: _Share | UnsetType = UNSET
     ttl_s: Annotated[int, Meta(ge=1, le=10**9)] | UnsetType | None = UNSET
@@ -98,6 +113,18 @@ class TenantCachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def over(self, policy: CachePolicy) -> CachePolicy:
         """`policy` with the given fields in place of its own."""
         return msgspec.structs.replace(policy, **self.as_dict())
+
+
+def read_hit_price(text: str) -> int:
+    """Parts per million from `free`, `full` or a percentage such as `12.5%`: exact, no float. Raises: ValueError."""
+    if not re.fullmatch(_HIT_PRICE, text):
+        raise ValueError(
+            f"hit_price: {text[:20]!r} is neither free nor full nor a percentage from 0% to 100% with at most four"
+            " decimals"
+        )
+    if text in (FREE, FULL):
+        return 0 if text == FREE else 1_000_000
+    return int(Decimal(text.removesuffix("%")).scaleb(4))
 
 
 class CacheDecision(msgspec.Struct, frozen=True, kw_only=True):

@@ -182,9 +182,17 @@ class ResponseCache:
             return msgspec.convert(own, TenantCachePolicy).over(self._policy)
         except (ValueError, OverflowError) as exc:  # msgspec's ValidationError is a ValueError
             log.warning("the cache policy of tenant %s is not used: %s", call.principal.tenant_slug, exc)
-        if own.get("enabled") is False:  # that much can be read: who does not want a cache gets none
+        return self._readable(own)
+
+    def _readable(self, own: dict[str, Any]) -> CachePolicy:
+        """The server's policy, with what must not get lost of a tenant's that cannot be read: that it wants no cache,
+        and what a hit costs. Where that price cannot be read either, nothing is served again."""
+        if own.get("enabled") is False:
             return msgspec.structs.replace(self._policy, enabled=False)
-        return self._policy
+        try:
+            return msgspec.structs.replace(self._policy, hit_price=own.get("hit_price", self._policy.hit_price))
+        except (ValueError, TypeError, AttributeError):
+            return msgspec.structs.replace(self._policy, enabled=False)
 
     async def look_up(self, lookup: Lookup, exact: ExactResult | None) -> Found:
         """The exact answer if there is one, else the nearest question's. Trouble is a miss, never an error."""

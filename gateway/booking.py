@@ -49,7 +49,7 @@ class Booking:
             endpoint=call.endpoint,
             model=upstream.model if upstream is not None else ticket.model,
             accepted_at=ticket.accepted_at,
-            tokens=_tokens(counts, batch=call.batch),
+            tokens=token_counts(counts, batch=call.batch),
             rates=rates,
             upstream=upstream.name if upstream is not None else "",
             upstream_model=upstream.model if upstream is not None else "",
@@ -66,23 +66,27 @@ class Booking:
 
     async def hit(
         self, ticket: Ticket, call: Call, route: Route, *, rates: Rates | None, saved: Counts, ending: Ending
-    ) -> None:
-        """A cache hit's row: no tokens computed, nothing charged. Raises: LedgerUnavailable."""
+    ) -> int:
+        """The row of an answer served again: no tokens computed; returns what `rates` charge for it, nano-USD.
+
+        Raises: LedgerUnavailable."""
         entry = Entry.cache_hit(
             request_id=call.request_id,
             principal=call.principal,
             endpoint=call.endpoint,
             model=ticket.model,
             accepted_at=ticket.accepted_at,
-            saved=_tokens(saved, batch=call.batch),
+            saved=token_counts(saved, batch=call.batch),
             rates=rates,
             cache_outcome=ending.cache_outcome,
             **_common(call, route, ending),
         )
         await self._ledger.book(entry)
+        return entry.amount_nano_usd
 
 
-def _tokens(counts: Counts, *, batch: bool) -> TokenCounts:
+def token_counts(counts: Counts, *, batch: bool) -> TokenCounts:
+    """By the classes that are priced."""
     return TokenCounts.of(
         prompt_tokens=counts.prompt_tokens,
         cached_tokens=counts.cached_tokens,

@@ -1,4 +1,5 @@
-"""Routes and upstreams of an apply document, checked before anything is written: billing keeps them unread.
+"""Routes, upstreams and cache policies of an apply document, checked before anything is written: billing keeps them
+unread.
 
 The gateway's own table leaves a broken item out and goes on; here the operator is told instead.
 """
@@ -14,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from billing import config
 from billing.apply import Specification
 from billing.errors import Invalid
+from cache.policy import TenantCachePolicy
 from gateway.route_config import ROUTE, UPSTREAM
 from gateway.routing import RouteSpec, TargetSpec
 from gateway.upstreams.base import Upstream
@@ -35,6 +37,14 @@ def read_item(kind: str, name: str, body: dict[str, Any]) -> UpstreamSpec | Rout
         raise Invalid(f"{kind} {name[:80]!r}: {exc}", param=f"config.{kind}.{name[:80]}") from exc
 
 
+def read_cache_policy(fields: dict[str, Any], *, whose: str) -> TenantCachePolicy:
+    """Raises: Invalid for an unknown field or a value outside its bounds."""
+    try:
+        return msgspec.convert(fields, TenantCachePolicy)
+    except msgspec.ValidationError as exc:
+        raise Invalid(f"cache_policy of {whose[:80]!r}: {exc}", param="cache_policy") from exc
+
+
 async def check_document(
     session: AsyncSession, document: Specification, own: Mapping[str, frozenset[str] | None]
 ) -> None:
@@ -43,6 +53,9 @@ async def check_document(
     Args: own maps this server's upstreams to their models, None where they are not known here.
     Raises: Invalid naming the item and the fault.
     """
+    for tenant in document.tenants:
+        if tenant.cache_policy is not None:
+            read_cache_policy(tenant.cache_policy, whose=tenant.slug)
     routes: dict[str, RouteSpec] = {}
     served = dict(own)
     for item in await config.list_items(session, UPSTREAM):

@@ -12,16 +12,17 @@ import logging
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 from redis.asyncio import Redis
 
 from billing.deadline import LoopDeadline
 from billing.errors import HoldLost, QuotaDenied, ScriptsFlushed, UnknownPrice
 from billing.limits.admission import REDIS_ERRORS, Admission
-from billing.limits.ticket import Admitted, HoldTerms, RateInfo, Ticket
+from billing.limits.ticket import Admitted, Held, HoldTerms, RateInfo, Ticket
 from billing.prices import PriceBook, Rates
 from cache.store import STORE_TROUBLE, ExactLookup, ExactResult, RedisStore
 from gateway.answers import Remembering
-from gateway.booking import Booking, Ending
+from gateway.booking import Booking, Ending, token_counts
 from gateway.calls import Call, Counts
 from gateway.metrics import Metrics
 from gateway.routing import Route, Target
@@ -100,6 +101,18 @@ class Hold:
         """No extension may run while the hold is being settled."""
         if self._extending is not None:
             await asyncio.shield(self._extending)
+
+
+class HitHold(msgspec.Struct):
+    """What an answer served again is charged. `rates` None: no price is in force; `hold` None: nothing is charged."""
+
+    ticket: Ticket
+    rates: Rates | None
+    hold: Hold | None = None
+
+    async def covers(self, counts: Counts) -> bool:
+        """As `Hold.covers`."""
+        return self.hold is None or await self.hold.covers(counts)
 
 
 class Governor:
@@ -200,15 +213,63 @@ class Governor:
             rates=max(rates.values(), key=lambda each: (each.output, each.input)),
             batch=call.batch,
         )
+        held = await self._held(admitted, terms)
+        call.metered = any(rule.hard is not None for rule, _ in admitted.ticket.budgets)
+        admitted.headers.update(rate_headers("tokens", held.tokens))
+        return Hold(self._admission, admitted.ticket, rates)
+
+    async def _held(self, admitted: AdmittedCall, terms: HoldTerms) -> Held:
         try:
             held = await self._admission.hold(admitted.ticket, terms)
         except QuotaDenied as exc:
             self._metrics.refused(exc.limit)
             raise
         admitted.handed_over = True
-        call.metered = any(rule.hard is not None for rule, _ in admitted.ticket.budgets)
-        admitted.headers.update(rate_headers("tokens", held.tokens))
-        return Hold(self._admission, admitted.ticket, rates)
+        return held
+
+    async def hold_hit(
+        self, admitted: AdmittedCall, call: Call, *, share_ppm: int, outcome: str, saved: Counts
+    ) -> HitHold:
+        """Sets aside the exact price of an answer that was made before; it counts against no rate in tokens.
+
+        Args: share_ppm is the part of its price that is charged; outcome the ledger's word for the cache.
+        Raises: QuotaDenied (what admitting took is given back), UnknownPrice, LimitsUnavailable.
+        """
+        rates = await self._hit_rates(admitted.ticket, call, share_ppm)
+        amount = rates.amounts(token_counts(saved, batch=call.batch)).total if rates is not None else 0
+        if rates is None or not amount:
+            return HitHold(admitted.ticket, rates)
+        terms = HoldTerms(
+            prompt_tokens=0, max_output_tokens=0, rates=rates, batch=call.batch, hit=outcome, exact_nano=amount
+        )
+        await self._held(admitted, terms)
+        return HitHold(admitted.ticket, rates, Hold(self._admission, admitted.ticket, {}))
+
+    async def hold_follower(self, admitted: AdmittedCall, call: Call, *, share_ppm: int, outcome: str) -> HitHold:
+        """For a stream of another's generation, whose price is known at its end: the prompt and slices of output, as
+        for a generation, at the share that is charged. Raises: as `hold_hit`."""
+        rates = await self._hit_rates(admitted.ticket, call, share_ppm)
+        if rates is None or rates.free:
+            return HitHold(admitted.ticket, rates)
+        terms = HoldTerms(
+            prompt_tokens=call.num_prompt_tokens,
+            max_output_tokens=call.num_sequences * (call.sampling.max_tokens or 0),
+            rates=rates,
+            batch=call.batch,
+            hit=outcome,
+        )
+        await self._held(admitted, terms)
+        return HitHold(admitted.ticket, rates, Hold(self._admission, admitted.ticket, {}))
+
+    async def _hit_rates(self, ticket: Ticket, call: Call, share_ppm: int) -> Rates | None:
+        """None where no price is in force, of which nothing would be charged. Raises: UnknownPrice."""
+        try:
+            rates = await self._prices.rates(call.principal.tenant_id, ticket.model, service_tier=call.service_tier)
+        except UnknownPrice:
+            if share_ppm:
+                raise
+            return None
+        return rates.shared(share_ppm)
 
     async def _rates(self, call: Call, plan: list[Target]) -> dict[str, Rates]:
         """By model. Targets without a price leave the plan: they would be served for nothing. Raises: UnknownPrice."""
@@ -283,16 +344,21 @@ class Governor:
         except STORE_TROUBLE as exc:
             log.warning("an answer was not stored: %s", type(exc).__name__)
 
-    async def book_hit(self, admitted: AdmittedCall, call: Call, route: Route, saved: Counts, ending: Ending) -> None:
-        """A row for an answer that cost nothing, with what it saved. Raises: LedgerUnavailable."""
-        rates = await self._saved_rates(admitted.ticket, call)
-        await self._booking.hit(admitted.ticket, call, route, rates=rates, saved=saved, ending=ending)
+    async def book_hit(self, hit: HitHold, call: Call, route: Route, saved: Counts, ending: Ending) -> None:
+        """An answer's row that was served again: what it is charged and what it saved. Raises: LedgerUnavailable,
+        HoldLost when the reaper has booked it."""
+        if hit.hold is not None:
+            await hit.hold.finish_extending()
+            if hit.ticket.lost:
+                raise HoldLost(f"the hold of request {call.request_id} is gone")
+        amount = await self._booking.hit(hit.ticket, call, route, rates=hit.rates, saved=saved, ending=ending)
+        if hit.hold is not None:
+            hit.hold.amount_nano = amount
 
-    async def _saved_rates(self, ticket: Ticket, call: Call) -> Rates | None:
-        try:
-            return await self._prices.rates(call.principal.tenant_id, ticket.model, service_tier=call.service_tier)
-        except UnknownPrice:
-            return None
+    async def release_hit(self, hit: HitHold) -> None:
+        """Settles what was held for a hit, where anything was: at 0 if it was not booked. Never raises for Redis."""
+        if hit.hold is not None and not hit.ticket.lost:
+            await self._admission.settle(hit.ticket, amount_nano=hit.hold.amount_nano, tokens=0)
 
     async def release_unheld(self, admitted: AdmittedCall) -> None:
         """The call ended without a hold."""

@@ -267,6 +267,7 @@ async def _cache(
         semantic=settings.semantic_cache_enabled,
         threshold=settings.cache_threshold,
         ttl_s=settings.cache_ttl_s,
+        hit_price=settings.cache_hit_price,
         shadow_share=settings.cache_shadow_share,
     )
     deadline_s = settings.redis_deadline_ms / 1000

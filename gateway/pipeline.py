@@ -2,7 +2,8 @@
 
 Every inference endpoint goes through it. `Exchange.pieces` is that road; what an endpoint does with the pieces is its
 presenter's business. Settling happens for every ending, and pieces that carry a finish reason leave only after the
-ledger row is durable. Followers of another's generation (single flight) and cache hits pay nothing and have a row too.
+ledger row is durable. Cache hits and followers of another's generation (single flight) have a row of their own kind,
+and pay what the tenant's cache policy says.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from gateway.calls import Call, Choice, Counts, Piece, gather
 from gateway.errors import GatewayError, RequestTimeout
 from gateway.faults import KNOWN, as_gateway_error
 from gateway.flights import Served, finishes
-from gateway.governor import AdmittedCall, Governor, Hold
+from gateway.governor import AdmittedCall, Governor, HitHold, Hold
 from gateway.metrics import Metrics
 from gateway.presenters.notes import note
 from gateway.routing import Route, Router, Target
 from gateway.schemas.common import WeirNote
 from gateway.shadowing import Shadow
 from gateway.thrift import SoftBudgets
+
+_FOLLOWED = Found(outcome=Outcome.HIT, reason=Reason.FLIGHT)
 
 
 class Pipeline:
@@ -92,6 +95,7 @@ class Exchange:
         self._truncated_reason: str | None = None
         self._served_by: str | None = None
         self._pays = False
+        self._hit: HitHold | None = None  # of a stream that watches another's generation, until it is booked
 
     @property
     def fingerprint(self) -> str:
@@ -160,23 +164,37 @@ class Exchange:
     async def _replayed(
         self, admitted: AdmittedCall, lookup: Lookup, found: Found
     ) -> AsyncGenerator[list[Piece], None]:
-        """A remembered answer: free of charge, with a row of its own."""
+        """A remembered answer: its known price is held before anything is told, and it has a row of its own."""
+        hit = await self._pipeline.governor.hold_hit(
+            admitted,
+            self.call,
+            share_ppm=lookup.policy.hit_share_ppm,
+            outcome=found.booked_as,
+            saved=found.counts,
+        )
         self.counts = found.counts
         self._mark_first()
-        await self._book_hit(admitted, found.counts)
+        await self._book_hit(hit, found.counts)
         shadow = self._pipeline.shadow
         if shadow is not None and found.outcome is Outcome.SEMANTIC:
             shadow.consider(self.call, self.route, self._plan, lookup, found)
         yield found.pieces()
 
-    async def _book_hit(self, admitted: AdmittedCall, saved: Counts) -> None:
-        governor, call, route = self._pipeline.governor, self.call, self.route
-        status = EntryStatus.OK if self._truncated_reason is None else EntryStatus.BUDGET_CUT
-        ending = self._ending(status, {})
-        await self._pipeline.background.finish(
-            governor.book_hit(admitted, call, route, saved, ending), name="settle-hit"
-        )
-        self._measure(status, Counts())
+    async def _book_hit(self, hit: HitHold, saved: Counts, status: EntryStatus | None = None) -> None:
+        self._hit = None
+        if status is None:
+            status = EntryStatus.OK if self._truncated_reason is None else EntryStatus.BUDGET_CUT
+        settling = self._settle_hit(hit, saved, self._ending(status, {}))
+        await self._pipeline.background.finish(settling, name="settle-hit")
+
+    async def _settle_hit(self, hit: HitHold, saved: Counts, ending: Ending) -> None:
+        """The row, durable; what was held is settled behind the answer. Raises: LedgerUnavailable, HoldLost."""
+        pipeline = self._pipeline
+        try:
+            await pipeline.governor.book_hit(hit, self.call, self.route, saved, ending)
+        finally:
+            pipeline.background.spawn(pipeline.governor.release_hit(hit), name="release-hit")
+        self._measure(ending.status, Counts())
 
     # -- generate, alone or watching another's generation of the same answer
 
@@ -196,6 +214,22 @@ class Exchange:
     ) -> AsyncGenerator[Served, None]:
         """Leads the generation or follows it. A plain follower keeps what it sees until the end, so that it can be
         answered by a generation of its own where the followed one fails or is cut by its payer's budget."""
+        road = self._joined(flights, key, admitted, lookup)
+        status = EntryStatus.FAILED
+        try:
+            async with aclosing(road) as stream:
+                async for served in stream:
+                    yield served
+        except (asyncio.CancelledError, GeneratorExit):
+            status = EntryStatus.CLIENT_DISCONNECT
+            raise
+        finally:
+            if self._hit is not None and self._hit.hold is not None:  # what was shown is charged, as if generated
+                await self._book_hit(self._hit, self.counts, status)
+
+    async def _joined(
+        self, flights: SharedFlight[Served], key: str, admitted: AdmittedCall, lookup: Lookup
+    ) -> AsyncGenerator[Served, None]:
         call = self.call
         here_only = lookup.alone or not self._pipeline.shares_flights
         whole = False
@@ -209,8 +243,10 @@ class Exchange:
                         if self._pays:
                             yield served
                         elif call.stream:
-                            await self._watched(admitted, served)
-                            yield served
+                            watched = await self._watched(admitted, lookup, served)
+                            yield watched
+                            if watched is not served:
+                                break
                         else:
                             kept.append(served)
                     whole = True
@@ -224,17 +260,34 @@ class Exchange:
                 async for served in stream:
                     yield served
             return
+        if kept:
+            self._say(_FOLLOWED)
+            hit = await self._pipeline.governor.hold_hit(
+                admitted,
+                call,
+                share_ppm=lookup.policy.hit_share_ppm,
+                outcome=_FOLLOWED.booked_as,
+                saved=kept[-1].counts,
+            )
+            await self._book_hit(hit, kept[-1].counts)
         for served in kept:
-            await self._watched(admitted, served)
             yield served
 
-    async def _watched(self, admitted: AdmittedCall, served: Served) -> None:
-        """An event of a generation that somebody else pays for; the last one waits for this request's own row."""
-        if self._found.outcome is not Outcome.HIT:
-            self._say(Found(outcome=Outcome.HIT, reason=Reason.FLIGHT))
+    async def _watched(self, admitted: AdmittedCall, lookup: Lookup, served: Served) -> Served:
+        """An event of a generation that somebody else pays for, or the end that this request's own budget makes of it;
+        the last one waits for this request's own row."""
+        if self._hit is None:
+            self._say(_FOLLOWED)
+            self._hit = await self._pipeline.governor.hold_follower(
+                admitted, self.call, share_ppm=lookup.policy.hit_share_ppm, outcome=_FOLLOWED.booked_as
+            )
+        if not await self._hit.covers(served.counts):
+            pieces = [Piece(index=index, finish_reason="length") for index in range(self.call.num_choices)]
+            served = Served(pieces, self.counts, "budget")
         if finishes(served.pieces):
             self._truncated_reason = served.truncated_reason
-            await self._book_hit(admitted, served.counts)
+            await self._book_hit(self._hit, served.counts)
+        return served
 
     def _seen(self, served: Served) -> list[Piece]:
         self.counts = served.counts
@@ -290,7 +343,12 @@ class Exchange:
     async def _settle(self, hold: Hold, lookup: Lookup, ending: Ending, choices: dict[int, Choice]) -> None:
         """The row, durable; what follows it in Redis does not hold up the answer. Raises: LedgerUnavailable."""
         pipeline = self._pipeline
-        await pipeline.governor.book(hold, self.call, self.route, ending)
+        try:
+            await pipeline.governor.book(hold, self.call, self.route, ending)
+        except BaseException:
+            # Not in the books: what was held goes back, or the heartbeat would keep it for good.
+            pipeline.background.spawn(pipeline.governor.release(hold, None), name="release")
+            raise
         self._measure(ending.status, ending.counts)
         pipeline.background.spawn(self._release(hold, lookup, ending, choices), name="release")
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from cache.policy import read_hit_price
 from engine.config import ConfigError, EngineConfig
 
 ENV_PREFIX = "WEIR_"
@@ -103,6 +104,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float, _about("least cosine similarity of a semantic hit; requests can only be stricter", ge=0.5, le=1.0)
     ] = 0.95
     cache_ttl_s: Annotated[int, _about("seconds a cached answer lives; never renewed by a hit", ge=1)] = 86_400
+    cache_hit_price: Annotated[
+        str, _about("what an answer served again is charged: free, full or a share of its price such as 25%")
+    ] = "free"
     cache_reap_interval_s: Annotated[
         float, _about("seconds between two rounds that remove expired answers from the cache's accounts", ge=1)
     ] = 600.0
@@ -245,6 +249,10 @@ def _convert(value: Any, hint: Any) -> Any:
 
 
 def _cross_checks(own: Mapping[str, Any]) -> Iterable[str]:
+    try:
+        read_hit_price(own.get("cache_hit_price", "free"))
+    except ValueError as exc:
+        yield f"cache_hit_price: {str(exc).removeprefix('hit_price: ')}"
     cert, key = own.get("ssl_certfile", ""), own.get("ssl_keyfile", "")
     if bool(cert) != bool(key):
         yield "ssl_certfile and ssl_keyfile must be given together"

@@ -171,7 +171,7 @@ class Admission:
         Raises: QuotaDenied; LimitsUnavailable when a hard budget cannot be asked and there is no grace.
         """
         bound = ticket.policy.max_tokens
-        if bound is not None and terms.prompt_tokens + terms.max_output_tokens > bound.capacity:
+        if bound is not None and terms.tokens > bound.capacity:
             await self.release(ticket, give_back=True)
             raise stages.denied(bound, None)
         try:
@@ -186,25 +186,22 @@ class Admission:
         except REDIS_ERRORS:
             return self._hold_locally(ticket, terms)
         ticket.degraded = False  # admitted while Redis was away, held by it now
-        self._local.record(ticket.policy.hold_rates, ticket.held_tokens, max(1, self._replicas()))
+        self._local.record(ticket.token_rates, ticket.held_tokens, max(1, self._replicas()))
         self._tell_soft(ticket)
         return held
 
     def _hold_locally(self, ticket: Ticket, terms: HoldTerms) -> Held:
         stages.hold_stage(ticket, terms)  # fills in the terms and the budgets' keys
         ticket.degraded = True
-        policy, replicas = ticket.policy, max(1, self._replicas())
-        tokens = terms.prompt_tokens + terms.max_output_tokens
-        refused = self._local.take(policy.hold_rates, tokens, replicas)
+        replicas, tokens = max(1, self._replicas()), terms.tokens
+        refused = self._local.take(ticket.token_rates, tokens, replicas)
         if refused is not None:
             self._give_back_locally(ticket)
             raise stages.denied(*refused, degraded=True)
-        amount = terms.rates.hold_prompt(terms.prompt_tokens, batch=terms.batch) + terms.rates.hold_output(
-            terms.max_output_tokens, batch=terms.batch
-        )
+        amount = terms.amount_nano(terms.max_output_tokens)
         capped = any(rule.hard is not None for rule, _ in ticket.budgets)
         if capped and not self._take_grace(ticket, amount, replicas):
-            self._local.give_back(policy.hold_rates, tokens, replicas)
+            self._local.give_back(ticket.token_rates, tokens, replicas)
             self._give_back_locally(ticket)
             raise LimitsUnavailable("budgets cannot be checked at the moment; try again", retry_after_s=2)
         ticket.held_nano, ticket.held_tokens, ticket.granted_output_tokens = amount, tokens, terms.max_output_tokens
@@ -222,6 +219,19 @@ class Admission:
         self._grace_used[tenant] = used + amount
         ticket.grace_nano += amount
         return True
+
+    async def unhold(self, ticket: Ticket) -> None:
+        """Give a hold's money back while the request goes on: it may `hold` anew, on other terms.
+
+        While Redis is away the old hold stays there; settling counts the exact amount in its place.
+        """
+        stage, held = stages.unhold_stage(ticket), ticket.holding
+        ticket.terms, ticket.budgets, ticket.holding, ticket.at_end = None, (), False, False  # no heartbeat extends it
+        ticket.held_nano = ticket.held_tokens = ticket.granted_output_tokens = 0
+        ticket.note(prompt_tokens=0, output_tokens=0)
+        if held:
+            with contextlib.suppress(*REDIS_ERRORS):
+                await self._run(ticket, stage, deadline_s=self._deadline_s)
 
     # --- while it runs -------------------------------------------------------------------------------------------
 

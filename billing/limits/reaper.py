@@ -132,27 +132,7 @@ class Reaper:
 
     async def _book(self, meta: ReaperMeta, tokens: TokenCounts) -> tuple[int, int]:
         """(amount, tokens) the request stands in the ledger with, booking it as interrupted where it is missing."""
-        entry = Entry.priced(
-            request_id=meta.request_id,
-            attempt=meta.attempt,
-            principal=meta.principal,
-            endpoint=meta.endpoint,
-            model=meta.model,
-            upstream=meta.upstream,
-            route=meta.route,
-            service_tier=meta.service_tier,
-            stream=meta.stream,
-            conversation_id=meta.conversation_id,
-            end_user=meta.end_user,
-            tags=meta.tags,
-            accepted_at=meta.accepted_at,
-            tokens=tokens,
-            rates=meta.rates,
-            status=EntryStatus.INTERRUPTED,
-            http_status=0,
-            error_code="gateway_lost",
-            origin="reaper",
-        )
+        entry = _interrupted(meta, tokens)
         entry.booked_at = self._clock()
         rows = await self._rows(meta)
         if not rows:
@@ -167,6 +147,33 @@ class Reaper:
                 LedgerEntry.request_id == meta.request_id, LedgerEntry.kind != EntryKind.ADJUSTMENT
             )
             return list(await session.scalars(query))
+
+
+def _interrupted(meta: ReaperMeta, tokens: TokenCounts) -> Entry:
+    """The row of a request whose end is unknown: of what it generated, or of what it was served again."""
+    common: dict[str, Any] = {
+        "request_id": meta.request_id,
+        "attempt": meta.attempt,
+        "principal": meta.principal,
+        "endpoint": meta.endpoint,
+        "model": meta.model,
+        "upstream": meta.upstream,
+        "route": meta.route,
+        "service_tier": meta.service_tier,
+        "stream": meta.stream,
+        "conversation_id": meta.conversation_id,
+        "end_user": meta.end_user,
+        "tags": meta.tags,
+        "accepted_at": meta.accepted_at,
+        "rates": meta.rates,
+        "status": EntryStatus.INTERRUPTED,
+        "http_status": 0,
+        "error_code": "gateway_lost",
+        "origin": "reaper",
+    }
+    if meta.hit:
+        return Entry.cache_hit(saved=tokens, cache_outcome=meta.hit, **common)
+    return Entry.priced(tokens=tokens, **common)
 
 
 def _pairs(reply: list[Any] | dict[Any, Any]) -> dict[bytes, bytes]:

@@ -28,9 +28,9 @@ class Script:
 
 
 ADMIT, HOLD, EXTEND, SETTLE = Script("admit"), Script("hold"), Script("extend"), Script("settle")
-RELEASE, RENEW = Script("release"), Script("renew")
+RELEASE, RENEW, UNHOLD = Script("release"), Script("renew"), Script("unhold")
 SEED, CLAIM, MOVE = Script("seed"), Script("claim"), Script("move")
-SCRIPTS = (ADMIT, HOLD, EXTEND, SETTLE, RELEASE, RENEW, SEED, CLAIM, MOVE)
+SCRIPTS = (ADMIT, HOLD, EXTEND, SETTLE, RELEASE, RENEW, UNHOLD, SEED, CLAIM, MOVE)
 
 
 class Stage(Generic[T]):

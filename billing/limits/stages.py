@@ -10,7 +10,7 @@ import msgspec
 
 from billing.errors import HoldLost, QuotaDenied
 from billing.limits.policy import Rule
-from billing.limits.stage import ADMIT, EXTEND, HOLD, RELEASE, RENEW, SETTLE, Argument, Stage
+from billing.limits.stage import ADMIT, EXTEND, HOLD, RELEASE, RENEW, SETTLE, UNHOLD, Argument, Stage
 from billing.limits.ticket import MAX_SLICE_TOKENS, Admitted, Extended, Held, HoldTerms, RateInfo, Ticket
 
 LEASE_S = 15.0
@@ -62,11 +62,7 @@ def hold_stage(ticket: Ticket, terms: HoldTerms) -> Stage[Held]:
     )
     capped = any(rule.hard is not None for rule, _ in ticket.budgets)
     granted = min(terms.slice_tokens, terms.max_output_tokens) if capped else terms.max_output_tokens
-    amount = terms.rates.hold_prompt(terms.prompt_tokens, batch=terms.batch) + terms.rates.hold_output(
-        granted, batch=terms.batch
-    )
-    tokens = terms.prompt_tokens + terms.max_output_tokens
-    rates = policy.hold_rates
+    amount, tokens, rates = terms.amount_nano(granted), terms.tokens, ticket.token_rates
     admitted = () if ticket.degraded else policy.admit_rates  # Redis took none of them: it has none to give back
     keys = [ticket.hold_key, ticket.holds_key, *(r.key for r in rates), *(key for _, key in ticket.budgets)]
     keys += [r.key for r in (*admitted, *policy.leases)]
@@ -142,7 +138,7 @@ def extend_stage(ticket: Ticket, want_tokens: int) -> Stage[Extended]:
 
 def settle_stage(ticket: Ticket, *, amount_nano: int, tokens: int, booked_ago_s: float = 0.0) -> Stage[Settled]:
     """Release hold and leases; the exact amount counts instead. Queue it with the cache's store: one trip."""
-    leases, rates = ticket.policy.leases, ticket.policy.hold_rates
+    leases, rates = ticket.policy.leases, ticket.token_rates
     return settle_keys(
         request_id=ticket.request_id,
         hold=ticket.hold_key,
@@ -195,6 +191,12 @@ def release_stage(ticket: Ticket, *, give_back: bool) -> Stage[None]:
     for rule in rates:
         arguments += (rule.capacity, rule.period_us)
     return Stage(RELEASE, [rule.key for rule in (*leases, *rates)], arguments, lambda _: None)
+
+
+def unhold_stage(ticket: Ticket) -> Stage[int]:
+    """The hold's money given back; the request goes on and may hold anew. 0 where there was no open hold."""
+    keys = [ticket.hold_key, ticket.holds_key, *(key for _, key in ticket.budgets)]
+    return Stage(UNHOLD, keys, [ticket.request_id], int)
 
 
 def renew_stage(ticket: Ticket) -> Stage[None]:

@@ -46,13 +46,31 @@ class Extended(msgspec.Struct, frozen=True):
 
 
 class HoldTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request may cost: its prompt, the output it asked for (or the model's default), its price."""
+    """What a request may cost: its prompt, the output it asked for (or the model's default), its price.
+
+    `hit` is the ledger's word for the cache that answers (`exact`, `semantic`, `single_flight`), empty for a
+    generation: a hit takes no tokens per minute. `exact_nano`: the whole price, known beforehand.
+    """
 
     prompt_tokens: int
     max_output_tokens: int
     rates: Rates
     batch: bool = False
     slice_tokens: int = SLICE_TOKENS
+    hit: str = ""
+    exact_nano: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """What counts against tokens per minute and day."""
+        return 0 if self.hit else self.prompt_tokens + self.max_output_tokens
+
+    def amount_nano(self, output_tokens: int) -> int:
+        """What is held for the prompt and `output_tokens`, nano-USD."""
+        if self.exact_nano is not None:
+            return self.exact_nano
+        prompt = self.rates.hold_prompt(self.prompt_tokens, batch=self.batch)
+        return prompt + self.rates.hold_output(output_tokens, batch=self.batch)
 
 
 class ReaperMeta(msgspec.Struct, kw_only=True):
@@ -76,6 +94,7 @@ class ReaperMeta(msgspec.Struct, kw_only=True):
     leases: list[str]
     budgets: list[str]
     token_rates: list[tuple[str, int, int]]  # key, capacity, period in us
+    hit: str = ""  # as in HoldTerms
 
 
 class Ticket:
@@ -139,6 +158,11 @@ class Ticket:
             return False
         return self.granted_output_tokens - self.output <= max(terms.slice_tokens // 2, 1)
 
+    @property
+    def token_rates(self) -> tuple[Rule, ...]:
+        """The rates in tokens that this request counts against: none for an answer served again."""
+        return () if self.terms is not None and self.terms.hit else self.policy.hold_rates
+
     def meta(self) -> bytes:
         """ReaperMeta, encoded."""
         assert self.terms is not None
@@ -160,6 +184,7 @@ class Ticket:
             rates=self.terms.rates,
             leases=[rule.key for rule in self.policy.leases],
             budgets=[key for _, key in self.budgets],
-            token_rates=[(rule.key, rule.capacity, rule.period_us) for rule in self.policy.hold_rates],
+            token_rates=[(rule.key, rule.capacity, rule.period_us) for rule in self.token_rates],
+            hit=self.terms.hit,
         )
         return msgspec.msgpack.encode(meta)

@@ -1,4 +1,7 @@
-"""What the caches saved: answers served again (exact, semantic) and prompt tokens found in the prefix cache."""
+"""What the caches saved: answers served again (exact, semantic) and prompt tokens found in the prefix cache.
+
+Money saved is the full price of the answers served again less what the tenant's policy charges for them.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ _MEASURES = (
     Column("hit_ratio_ppm", "hit ratio", ColumnKind.RATIO),
     Column("saved_input_tokens", "input tokens saved", ColumnKind.COUNT),
     Column("saved_output_tokens", "output tokens saved", ColumnKind.COUNT),
+    Column("full_nano_usd", "full price of hits", ColumnKind.MONEY),
+    Column("charged_nano_usd", "charged for hits", ColumnKind.MONEY),
     Column("saved_nano_usd", "saved", ColumnKind.MONEY),
     Column("prefix_cached_tokens", "prefix-cached tokens", ColumnKind.COUNT),
     Column("spent_nano_usd", "spent", ColumnKind.MONEY),
@@ -55,6 +60,9 @@ def _add(into: dict[str, Any], row: dict[str, Any]) -> None:
     add("requests", row["requests"])
     for outcome in HITS:
         add(f"{outcome}_hits", row["requests"] if row["cache_outcome"] == outcome else 0)
+    charged = row["amount_nano_usd"] if row["cache_outcome"] in HITS else 0
+    add("charged_nano_usd", charged)
+    add("full_nano_usd", row["saved_nano_usd"] + charged)
     add("prefix_cached_tokens", row["cached_input_tokens"])
     add("spent_nano_usd", row["amount_nano_usd"])
     for name in ("saved_input_tokens", "saved_output_tokens", "saved_nano_usd"):

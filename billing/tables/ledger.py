@@ -12,7 +12,7 @@ from billing.db import Base, enum_column
 
 
 class EntryKind(StrEnum):
-    """`usage`: tokens computed for a request. `cache_hit`: an answer served from the cache, free of charge.
+    """`usage`: tokens computed for a request. `cache_hit`: an answer served again, charged by the tenant's policy.
 
     `correction` names the row it corrects; `adjustment` is an operator's credit or debit.
     """
@@ -45,7 +45,8 @@ class LedgerEntry(Base):
 
     Token classes do not overlap: `input_tokens` are the uncached ones; a batch request fills only the batch columns.
     Amounts are nano-USD, each class rounded once, their sum held by a CHECK. `cost_nano_usd` is what the GPU time
-    cost us. A hit's tokens stand in `saved_*`, so that tokens computed are never counted twice.
+    cost us. A hit's tokens stand in `saved_*`, so that tokens computed are never counted twice; its amounts are what
+    is charged for being served again, by the class of those tokens.
     """
 
     __tablename__ = "ledger_entry"

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
 from billing import tenants
+from billing.errors import Invalid
 from billing.money import format_usd, parse_usd
 from billing.tables import Status, Tenant
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows
 from gateway.cli.paging import fetch_all
+from gateway.config_check import read_cache_policy
 
-COLUMNS = ["id", "slug", "name", "status", "time_zone", "grace_usd"]
+COLUMNS = ["id", "slug", "name", "status", "time_zone", "grace_usd", "cache_policy"]
 
 
 def row_of(tenant: Tenant) -> dict[str, Any]:
@@ -29,6 +32,38 @@ def row_of(tenant: Tenant) -> dict[str, Any]:
         "cache_policy": tenant.cache_policy,
         "created_at": tenant.created_at.isoformat(),
     }
+
+
+cache_option = click.option(
+    "--cache",
+    "cache_fields",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="A field of its cache policy, such as hit_price=25% or ttl_s=600; FIELD= alone takes the server's again."
+    " May be given several times.",
+)
+
+
+def with_fields(policy: dict[str, Any], fields: tuple[str, ...], *, whose: str) -> dict[str, Any]:
+    """`policy` with `FIELD=VALUE` texts applied, checked. Raises: Invalid naming the field."""
+    changed = dict(policy)
+    for text in fields:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise Invalid(f"cache: {text[:80]!r} is not FIELD=VALUE", param="cache")
+        if value:
+            changed[name] = _value(value)
+        else:
+            changed.pop(name, None)
+    return read_cache_policy(changed, whose=whose).as_dict()
+
+
+def _value(text: str) -> Any:
+    """As JSON where it is any: numbers, true, false, null; else the text itself."""
+    try:
+        return msgspec.json.decode(text.encode())
+    except msgspec.DecodeError:
+        return text
 
 
 @click.group("tenants")
@@ -57,16 +92,32 @@ def list_(obj: CliContext, as_json: bool) -> None:
 @click.option("--name", help="Display name. Default: the slug.")
 @click.option("--time-zone", default="UTC", show_default=True, help="IANA zone, such as Asia/Kolkata.")
 @click.option("--grace-usd", default="0", show_default=True, help="What may be spent unseen while Redis is away.")
+@cache_option
 @json_option
 @click.pass_obj
-def create(obj: CliContext, slug: str, name: str | None, time_zone: str, grace_usd: str, as_json: bool) -> None:
+def create(
+    obj: CliContext,
+    slug: str,
+    name: str | None,
+    time_zone: str,
+    grace_usd: str,
+    cache_fields: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Make a tenant. SLUG is its short name: a-z, 0-9, hyphens."""
     grace = parse_usd(grace_usd, param="grace_usd")
+    policy = with_fields({}, cache_fields, whose=slug)
 
     async def work(books: Books) -> dict[str, Any]:
         async with books.db.begin() as session:
             made = await tenants.create_tenant(
-                session, books.actor, slug=slug, name=name, time_zone=time_zone, grace_nano_usd=grace
+                session,
+                books.actor,
+                slug=slug,
+                name=name,
+                time_zone=time_zone,
+                grace_nano_usd=grace,
+                cache_policy=policy,
             )
             return row_of(made)
 
@@ -78,6 +129,7 @@ def create(obj: CliContext, slug: str, name: str | None, time_zone: str, grace_u
 @click.option("--name")
 @click.option("--time-zone")
 @click.option("--grace-usd")
+@cache_option
 @click.option("--suspend", "status", flag_value="suspended", help="Its keys answer 403 until lifted.")
 @click.option("--activate", "status", flag_value="active", help="Lift a suspension.")
 @json_option
@@ -88,6 +140,7 @@ def update(
     name: str | None,
     time_zone: str | None,
     grace_usd: str | None,
+    cache_fields: tuple[str, ...],
     status: str | None,
     as_json: bool,
 ) -> None:
@@ -96,6 +149,10 @@ def update(
 
     async def work(books: Books) -> dict[str, Any]:
         async with books.db.begin() as session:
+            policy = None
+            if cache_fields:
+                stored = (await tenants.get_tenant(session, books.actor, tenant)).cache_policy
+                policy = with_fields(stored, cache_fields, whose=tenant)
             changed = await tenants.update_tenant(
                 session,
                 books.actor,
@@ -104,6 +161,7 @@ def update(
                 time_zone=time_zone,
                 grace_nano_usd=grace,
                 status=Status(status) if status else None,
+                cache_policy=policy,
             )
             return row_of(changed)
 

@@ -87,6 +87,16 @@ async def test_a_file_that_fails_half_way_changes_nothing(world: World) -> None:
             await tenants.get_tenant(session, OPERATOR, "globex")
 
 
+async def test_a_cache_policy_is_replaced_whole_where_the_file_has_one(world: World) -> None:
+    with_policy = FILE.replace(b'grace = "1.50"', b'grace = "1.50"\ncache_policy = { hit_price = "25%", ttl_s = 60 }')
+    await run(world, with_policy)
+    assert await run(world, FILE) == []  # what the file does not name stays
+    differences = await run(world, with_policy.replace(b", ttl_s = 60", b""))
+    assert [(d.action, d.what, d.old, d.new) for d in differences] == [
+        ("change", "tenant globex cache_policy", '{"hit_price":"25%","ttl_s":60}', '{"hit_price":"25%"}')
+    ]
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -345,7 +345,7 @@ async def test_a_cache_hit_charges_nothing_and_keeps_its_tokens_apart(writer: Le
         model="m",
         accepted_at=START,
         saved=saved,
-        rates=RATES,
+        rates=RATES.shared(0),
         cache_outcome="exact",
     )
     await writer.book(hit)

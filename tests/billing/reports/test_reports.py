@@ -61,7 +61,7 @@ def some_rows(count: int, seed: int = 1) -> list[Entry]:
         if chance.random() < 0.2:
             saved = TokenCounts.of(prompt_tokens=chance.randrange(500), completion_tokens=chance.randrange(100))
             outcome = chance.choice(["exact", "semantic"])
-            entries.append(Entry.cache_hit(saved=saved, rates=RATES, cache_outcome=outcome, **common))
+            entries.append(Entry.cache_hit(saved=saved, rates=RATES.shared(0), cache_outcome=outcome, **common))
             continue
         prompt = chance.randrange(1, 1000)
         tokens = TokenCounts.of(

@@ -95,6 +95,9 @@ def test_apply_with_one_fault_changes_nothing(weir: Weir, tmp_path: Path) -> Non
     assert weir.run("apply", str(file), "--yes").exit_code != 0
     file.write_text('[[tenants]]\nslug = "acme"\nquota = 5\n')
     assert weir.run("apply", str(file), "--yes").exit_code != 0
+    file.write_text('[[tenants]]\nslug = "acme"\nlimits = { rpm = 600 }\ncache_policy = { hit_price = "150%" }\n')
+    refused = weir.run("apply", str(file), "--yes")
+    assert "hit_price" in str(refused.exception)
     assert weir.json("limits", "list") == []
 
 

@@ -101,6 +101,12 @@ async def test_operator_must_name_the_tenant_of_a_project(office: Office) -> Non
         ({"enabled": 1}, "enabled"),
         ({"personal": "everybody"}, "personal"),
         ({"max_entires": 5}, "max_entires"),
+        ({"hit_price": "gratis"}, "hit_price"),
+        ({"hit_price": "101%"}, "hit_price"),
+        ({"hit_price": "-1%"}, "hit_price"),
+        ({"hit_price": "0.00001%"}, "hit_price"),
+        ({"hit_price": "25"}, "hit_price"),
+        ({"hit_price": 0.25}, "hit_price"),
     ],
 )
 async def test_a_cache_policy_out_of_bounds_is_400_and_its_field_is_named(
@@ -124,18 +130,25 @@ async def test_settings_beyond_16_kib_are_400(office: Office) -> None:
 
 async def test_a_tenants_admin_neither_loosens_nor_drops_the_operators_caps(office: Office) -> None:
     admin, path = office.acme.keys["admin"], f"/admin/v1/tenants/{office.acme.id}"
-    for field, value in (("max_entries", 5), ("max_bytes", 5), ("max_answer_bytes", 5), ("shadow_share", 1.0)):
+    for field, value in (
+        ("max_entries", 5),
+        ("max_bytes", 5),
+        ("max_answer_bytes", 5),
+        ("shadow_share", 1.0),
+        ("hit_price", "free"),
+    ):
         error = await office.refused(403, "PATCH", path, admin, {"cache_policy": {field: value}})
         assert field in error["message"]
-    # given a cap by the operator
-    await office.ok("PATCH", path, body={"cache_policy": {"max_entries": 10, "ttl_s": None}})
+    # given a cap and a price by the operator
+    await office.ok("PATCH", path, body={"cache_policy": {"max_entries": 10, "hit_price": "25%", "ttl_s": None}})
     await office.refused(403, "PATCH", path, admin, {"cache_policy": {"max_entries": 11}})
+    await office.refused(403, "PATCH", path, admin, {"cache_policy": {"hit_price": "24%"}})
     # when the admin replaces the policy, without the cap or with the very same one
     changed = await office.ok("PATCH", path, admin, {"cache_policy": {"threshold": 0.97}})
     again = await office.ok("PATCH", path, admin, {"cache_policy": {"threshold": 0.98, "max_entries": 10}})
-    # then the cap stays
-    assert changed["cache_policy"] == {"threshold": 0.97, "max_entries": 10}
-    assert again["cache_policy"] == {"threshold": 0.98, "max_entries": 10}
+    # then cap and price stay
+    assert changed["cache_policy"] == {"threshold": 0.97, "max_entries": 10, "hit_price": "25%"}
+    assert again["cache_policy"] == {"threshold": 0.98, "max_entries": 10, "hit_price": "25%"}
 
 
 @pytest.mark.parametrize("stored", [{"max_entries": 2**70}, {"colour": "red"}, {"ttl_s": "soon"}, [1], "x"])

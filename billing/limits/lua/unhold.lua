@@ -1,0 +1,16 @@
+-- A hold is given up and may be made anew: its money goes back, leases and what admitting took stay.
+-- KEYS: hold, holds, budgets
+-- ARGV: request id
+-- Returns 1, or 0 where there is no open hold
+local hold, holds = KEYS[1], KEYS[2]
+if redis.call('HGET', hold, 'state') ~= 'open' then return 0 end
+local back = minus(redis.call('HGET', hold, 'amount'))
+for i = 3, #KEYS do
+  if redis.call('HEXISTS', KEYS[i], 'used') == 1 then
+    redis.call('HINCRBY', KEYS[i], 'used', back)
+    redis.call('HINCRBY', KEYS[i], 'held', back)
+  end
+end
+redis.call('DEL', hold)
+redis.call('ZREM', holds, ARGV[1])
+return 1
