@@ -18,20 +18,16 @@ from billing.secrets import ServerSecret
 from billing.service import Billing, BillingSettings
 from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec
 from cache.errors import EmbedderUnavailable
-from cache.flat_index import FlatIndex
 from cache.invalidation import Invalidator
-from cache.policy import CachePolicy
-from cache.semantic import SemanticCache
 from cache.shadow import ShadowLog
-from cache.store import RedisStore
 from engine.client import EngineClient
 from gateway import redis_client
-from gateway.answers import ResponseCache
 from gateway.background import Background
 from gateway.batches.runner import LineRunner
 from gateway.batches.store import BatchStore
 from gateway.batches.worker import BatchWorker
 from gateway.booking import Booking
+from gateway.cache_parts import make_cache
 from gateway.chat_calls import ChatCalls
 from gateway.completion_calls import CompletionCalls
 from gateway.constraints import Constrainer
@@ -107,7 +103,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         background = Background()
         engine = overrides.engine or make_engine(settings)
         embedder, text_model = await _started(settings, overrides, engine, stack)
-        cache, store = await _cache(settings, cache_redis, embedder)
+        cache, store = await make_cache(settings, cache_redis, embedder, stack)
         governor = Governor(
             admission=billing.admission,
             prices=billing.prices,
@@ -258,27 +254,6 @@ async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | Non
         return None
     stack.push_async_callback(embedder.close)
     return embedder
-
-
-async def _cache(
-    settings: Settings, redis: Redis, embedder: Embedder | None
-) -> tuple[ResponseCache, RedisStore | None]:
-    policy = CachePolicy(
-        semantic=settings.semantic_cache_enabled,
-        threshold=settings.cache_threshold,
-        ttl_s=settings.cache_ttl_s,
-        hit_price=settings.cache_hit_price,
-        shadow_share=settings.cache_shadow_share,
-    )
-    deadline_s = settings.redis_deadline_ms / 1000
-    if not settings.cache_enabled:
-        return ResponseCache(None, None, policy, deadline_s=deadline_s), None
-    store = RedisStore(redis)
-    if embedder is None or not settings.semantic_cache_enabled:
-        return ResponseCache(store, None, policy, deadline_s=deadline_s), store
-    semantic = SemanticCache(store, FlatIndex(redis, dims=embedder.dims), embedder)
-    cache = ResponseCache(store, semantic, policy, embedder_fingerprint=embedder.fingerprint, deadline_s=deadline_s)
-    return cache, store
 
 
 def _reaper(settings: Settings, invalidator: Invalidator, embedder: Embedder | None) -> Reaper:

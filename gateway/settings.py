@@ -114,6 +114,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         _about("share of semantic hits generated again to estimate how many are wrong; not charged", ge=0, le=1),
     ] = 0.0
+    cache_index: Annotated[
+        Literal["flat", "redisearch"],
+        _about("where near questions are searched: in this process, or in the cache's Redis by RediSearch"),
+    ] = "flat"
+    cross_encoder: Annotated[
+        str,
+        _about("folder of a sentence-transformers cross-encoder that judges uncertain semantic hits; empty: none"),
+    ] = ""
+    cross_encoder_below: Annotated[
+        float, _about("cosine below which a semantic hit must pass the cross-encoder, where there is one", ge=0, le=1)
+    ] = 0.97
+    cross_encoder_threshold: Annotated[
+        float, _about("least probability of the cross-encoder that two questions want the same answer", ge=0, le=1)
+    ] = 0.5
+    cross_encoder_timeout_s: Annotated[
+        float, _about("seconds the cross-encoder may take; a later verdict is a miss", gt=0, le=60)
+    ] = 0.5
     embedder: Annotated[
         str, _about("sentence-transformers folder for the semantic cache and /v1/embeddings; empty: the packaged one")
     ] = ""
