@@ -115,6 +115,32 @@ class TenantCachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return msgspec.structs.replace(policy, **self.as_dict())
 
 
+class RouteCachePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a route narrows every tenant's policy. A route is what a name means to all tenants, and may hold data that
+    its operator knows to be volatile; so it can make the cache stricter than a tenant's policy and never looser.
+
+    `threshold` and `ttl_s` None leave the tenant's; `live_data` `bypass` holds where the tenant's policy allows them.
+    """
+
+    enabled: bool = True
+    semantic: bool = True
+    threshold: Annotated[float, Meta(ge=0.5, le=1.0)] | None = None
+    ttl_s: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+    live_data: Literal["policy", "bypass"] = "policy"
+
+    def narrows(self, policy: CachePolicy) -> CachePolicy:
+        """`policy` with the stricter one of both in every field."""
+        lives = [ttl_s for ttl_s in (policy.ttl_s, self.ttl_s) if ttl_s is not None]
+        return msgspec.structs.replace(
+            policy,
+            enabled=policy.enabled and self.enabled,
+            semantic=policy.semantic and self.semantic,
+            threshold=max(policy.threshold, self.threshold or 0.0),
+            ttl_s=min(lives) if lives else None,
+            live_data="bypass" if self.live_data == "bypass" else policy.live_data,
+        )
+
+
 def read_hit_price(text: str) -> int:
     """Parts per million from `free`, `full` or a percentage such as `12.5%`: exact, no float. Raises: ValueError."""
     if not re.fullmatch(_HIT_PRICE, text):
@@ -128,7 +154,8 @@ def read_hit_price(text: str) -> int:
 
 
 class CacheDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be done. `reason` says why reading (or all) is off; `threshold` is the stricter of both wishes."""
+    """What may be done. `reason` says why reading (or all) is off; `threshold` and `max_age_s` are the stricter of the
+    caller's and the policy's: a life that is shortened binds what was stored before, too."""
 
     read: bool
     write: bool
@@ -159,7 +186,7 @@ def decide(request: CacheRequest, policy: CachePolicy, *, today: date) -> CacheD
         reason=Reason.NONE if read else Reason.NO_CACHE,
         end_user_scope=end_user_scope and request.end_user is not None,
         threshold=max(policy.threshold, control.threshold or 0.0),
-        max_age_s=control.max_age_s,
+        max_age_s=min((age for age in (control.max_age_s, policy.ttl_s) if age is not None), default=None),
     )
 
 

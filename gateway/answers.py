@@ -137,6 +137,8 @@ class ResponseCache:
     def prepare(self, call: Call, route: Route) -> Lookup:
         """Decides by policy, and makes the keys where anything may be read or written."""
         policy = self._policy_of(call)
+        if route.cache is not None:
+            policy = route.cache.narrows(policy)
         request = CacheRequest(
             tenant=call.principal.tenant_id,
             project=call.principal.project_id,

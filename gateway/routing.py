@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from billing.principal import Principal
+from cache.policy import RouteCachePolicy
 from gateway.breaker import CircuitBreaker
 from gateway.errors import ModelNotFound, UpstreamUnavailable
 from gateway.upstreams.base import Upstream
@@ -34,6 +35,7 @@ class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `strategy` orders the targets of a request: `ordered` as listed; `weighted` by a draw, the others after it as
     fallbacks; `cheapest` by price. `canary` gets `canary_share` of the requests, the route's targets are its
     fallback. `retries` are further tries at the same target. `timeout_s` bounds one attempt's wait for its first token.
+    `cache` narrows every tenant's cache policy for requests to this name.
     """
 
     targets: Annotated[tuple[TargetSpec, ...], Meta(min_length=1, max_length=32)]
@@ -42,6 +44,7 @@ class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     canary_share: Annotated[float, Meta(ge=0, le=1)] = 0.0
     retries: Annotated[int, Meta(ge=0, le=5)] = 1
     timeout_s: Annotated[float, Meta(gt=0, le=3600)] | None = None
+    cache: RouteCachePolicy | UnsetType | None = UNSET
     description: str = ""
 
 
@@ -68,6 +71,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     canary_share: float = 0.0
     retries: int = 1
     timeout_s: float | None = None
+    cache: RouteCachePolicy | None = None
 
     @property
     def is_alias(self) -> bool:
@@ -179,6 +183,7 @@ def build_table(
             canary_share=spec.canary_share,
             retries=spec.retries,
             timeout_s=spec.timeout_s,
+            cache=spec.cache or None,
         )
     return RouteTable(routes)
 

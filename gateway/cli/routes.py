@@ -15,6 +15,7 @@ from billing.errors import Invalid, NotFound
 from billing.principal import Principal, Role
 from billing.tables import ConfigItem
 from gateway.cli.books import Books, run_with_books
+from gateway.cli.cache_fields import cache_option, with_fields
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows
 from gateway.config_check import OWN_UNKNOWN, check_targets, read_item
@@ -24,7 +25,7 @@ from gateway.routing import RouteSpec, build_table
 from gateway.upstreams.base import Upstream
 from gateway.upstreams.registry import Surroundings, UpstreamSpec, build
 
-COLUMNS = ["name", "strategy", "targets", "canary", "retries", "timeout_s", "version"]
+COLUMNS = ["name", "strategy", "targets", "canary", "retries", "timeout_s", "cache", "version"]
 _TARGET = re.compile(r"([^/\s]+)/([^\s]+?)(?:=(\d+(?:\.\d+)?))?")
 _HOST = Principal(
     tenant_id="host",
@@ -82,6 +83,7 @@ def list_(obj: CliContext, as_json: bool) -> None:
 @click.option("--canary-share", type=click.FloatRange(0, 1), default=0.0, show_default=True)
 @click.option("--retries", type=click.IntRange(0, 5), default=1, show_default=True, help="More tries at one target.")
 @click.option("--timeout-s", type=float, help="How long one try waits for its first token.")
+@cache_option
 @json_option
 @click.pass_obj
 def set_(
@@ -93,6 +95,7 @@ def set_(
     canary_share: float,
     retries: int,
     timeout_s: float | None,
+    cache_fields: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Create or replace route NAME; running gateways follow within a second.
@@ -108,6 +111,7 @@ def set_(
         "canary_share": canary_share,
         "retries": retries,
         "timeout_s": timeout_s,
+        **({"cache": with_fields({}, cache_fields)} if cache_fields else {}),
     }
 
     async def work(books: Books) -> dict[str, Any]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from billing import tenants
-from billing.errors import Invalid
 from billing.money import format_usd, parse_usd
 from billing.tables import Status, Tenant
 from gateway.cli.books import Books, run_with_books
+from gateway.cli.cache_fields import cache_option, with_fields
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows
 from gateway.cli.paging import fetch_all
@@ -32,38 +31,6 @@ def row_of(tenant: Tenant) -> dict[str, Any]:
         "cache_policy": tenant.cache_policy,
         "created_at": tenant.created_at.isoformat(),
     }
-
-
-cache_option = click.option(
-    "--cache",
-    "cache_fields",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="A field of its cache policy, such as hit_price=25% or ttl_s=600; FIELD= alone takes the server's again."
-    " May be given several times.",
-)
-
-
-def with_fields(policy: dict[str, Any], fields: tuple[str, ...], *, whose: str) -> dict[str, Any]:
-    """`policy` with `FIELD=VALUE` texts applied, checked. Raises: Invalid naming the field."""
-    changed = dict(policy)
-    for text in fields:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise Invalid(f"cache: {text[:80]!r} is not FIELD=VALUE", param="cache")
-        if value:
-            changed[name] = _value(value)
-        else:
-            changed.pop(name, None)
-    return read_cache_policy(changed, whose=whose).as_dict()
-
-
-def _value(text: str) -> Any:
-    """As JSON where it is any: numbers, true, false, null; else the text itself."""
-    try:
-        return msgspec.json.decode(text.encode())
-    except msgspec.DecodeError:
-        return text
 
 
 @click.group("tenants")
@@ -106,7 +73,7 @@ def create(
 ) -> None:
     """Make a tenant. SLUG is its short name: a-z, 0-9, hyphens."""
     grace = parse_usd(grace_usd, param="grace_usd")
-    policy = with_fields({}, cache_fields, whose=slug)
+    policy = read_cache_policy(with_fields({}, cache_fields), whose=slug).as_dict()
 
     async def work(books: Books) -> dict[str, Any]:
         async with books.db.begin() as session:
@@ -152,7 +119,7 @@ def update(
             policy = None
             if cache_fields:
                 stored = (await tenants.get_tenant(session, books.actor, tenant)).cache_policy
-                policy = with_fields(stored, cache_fields, whose=tenant)
+                policy = read_cache_policy(with_fields(stored, cache_fields), whose=tenant).as_dict()
             changed = await tenants.update_tenant(
                 session,
                 books.actor,

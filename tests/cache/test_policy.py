@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from datetime import date
+from typing import Any
 
 import msgspec
 import pytest
 
 from cache.errors import InvalidCacheControl
 from cache.outcome import Reason
-from cache.policy import CachePolicy, decide
+from cache.policy import CachePolicy, RouteCachePolicy, decide
 from cache.request import CacheControl
 from tests.cache.support import chat
 
@@ -168,3 +169,30 @@ def test_in_a_long_text_the_question_is_read_at_both_ends() -> None:
     document = "The weather was fine that day. " * 200
     assert decision(chat(f"What's the weather today? {document}")).reason is Reason.LIVE
     assert decision(chat(f"{document} What's the weather today?")).reason is Reason.LIVE
+
+
+@pytest.mark.parametrize(
+    ("route", "policy", "both"),
+    [
+        ({}, {"threshold": 0.9, "ttl_s": 5}, {"threshold": 0.9, "ttl_s": 5}),
+        ({"threshold": 0.97}, {"threshold": 0.9}, {"threshold": 0.97}),
+        ({"threshold": 0.8}, {"threshold": 0.9}, {"threshold": 0.9}),
+        ({"ttl_s": 60}, {"ttl_s": None}, {"ttl_s": 60}),
+        ({"ttl_s": 60}, {"ttl_s": 30}, {"ttl_s": 30}),
+        ({"enabled": True}, {"enabled": False}, {"enabled": False}),
+        ({"semantic": False}, {"semantic": True}, {"semantic": False}),
+        ({"live_data": "bypass"}, {"live_data": "allow"}, {"live_data": "bypass"}),
+        ({}, {"live_data": "allow", "hit_price": "25%"}, {"live_data": "allow", "hit_price": "25%"}),
+    ],
+)
+def test_a_route_makes_a_policy_stricter_and_never_looser(
+    route: dict[str, Any], policy: dict[str, Any], both: dict[str, Any]
+) -> None:
+    assert RouteCachePolicy(**route).narrows(CachePolicy(**policy)) == CachePolicy(**both)
+
+
+def test_a_life_that_was_shortened_binds_what_was_stored_before() -> None:
+    assert decide(chat("What is a weir?"), CachePolicy(ttl_s=60), today=TODAY).max_age_s == 60
+    hurried = chat("What is a weir?", control=CacheControl(max_age_s=5))
+    assert decide(hurried, CachePolicy(ttl_s=60), today=TODAY).max_age_s == 5
+    assert decide(hurried, CachePolicy(ttl_s=None), today=TODAY).max_age_s == 5

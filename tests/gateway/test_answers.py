@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from billing import config, tenants
 from billing.principal import Actor
 from billing.reports.registry import REPORTS
 from billing.reports.report import ReportQuery
@@ -116,3 +117,26 @@ async def test_tokens_and_money_saved_by_the_report_equal_the_ledgers(gateway: G
     assert (table.total["exact_hits"], table.total["semantic_hits"], table.total["requests"]) == (4, 1, 8)
     assert table.total["hit_ratio_ppm"] == 625_000
     assert table.total["spent_nano_usd"] == sum(row.amount_nano_usd for row in rows)
+
+
+async def test_a_route_narrows_the_cache_for_its_name_alone(gateway: Gateway) -> None:
+    # given a name whose route turns the cache off, beside the model's own
+    body = {"targets": [{"upstream": "local", "model": "m"}], "cache": {"enabled": False}}
+    async with gateway.parts.billing.db.begin() as session:
+        await config.set_item(session, Actor.operator(), "route", "fresh", body)
+    await gateway.parts.route_config.load()
+    # when both are asked the same twice
+    outcomes = {}
+    for name in ("fresh", "m"):
+        for _ in range(2):
+            answer = await gateway.chat("What does a weir hold back?", model=name)
+            await gateway.parts.background.drain(60)
+            outcomes.setdefault(name, []).append(answer.headers["x-weir-cache"].partition("; age")[0])
+    # then one is generated each time
+    assert outcomes == {"fresh": ["bypass; reason=disabled"] * 2, "m": ["miss; reason=similarity", "hit"]}
+    # and a tenant that has no cache gets none by a route
+    async with gateway.parts.billing.db.begin() as session:
+        await tenants.update_tenant(session, Actor.operator(), gateway.tenant.id, cache_policy={"enabled": False})
+        await config.set_item(session, Actor.operator(), "route", "fresh", {**body, "cache": {"enabled": True}})
+    await gateway.parts.route_config.load()
+    assert (await gateway.chat("What?", model="fresh")).headers["x-weir-cache"] == "bypass; reason=disabled"

@@ -102,3 +102,12 @@ def test_cache_commands_count_and_remove_by_tenant(weir: Weir) -> None:
     estimate = weir.json("cache", "shadow", "acme", "--reset")
     assert estimate == {"checked": 0, "wrong": 0, "rate": 0.0, "low": 0.0, "high": 1.0}
     assert "0 wrong of 0 checked" in weir.ok("cache", "shadow", "acme")
+
+
+def test_a_route_narrows_the_cache_and_a_field_that_cannot_be_is_refused(weir: Weir) -> None:
+    weir.ok("routes", "set", "chat", "--target", "local/m", "--cache", "ttl_s=60", "--cache", "semantic=false")
+    [route] = weir.json("routes", "list")
+    assert (route["cache"]["ttl_s"], route["cache"]["semantic"], route["cache"]["enabled"]) == (60, False, True)
+    for word in ("ttl_s=0", "hit_price=free", "live_data=allow"):
+        assert weir.run("routes", "set", "chat", "--target", "local/m", "--cache", word).exit_code != 0
+    assert weir.json("routes", "list")[0]["cache"]["ttl_s"] == 60
