@@ -101,7 +101,7 @@ def postgres_server() -> Iterator[Callable[[str], str]]:
         atexit.unregister(server._cleanup)
         pid_file = Path(folder) / "postmaster.pid"
         os.kill(int(pid_file.read_text().split()[0]), signal.SIGQUIT)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while pid_file.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
 
@@ -166,7 +166,9 @@ async def world(
 ) -> AsyncIterator[World]:
     """As `World`, not started: no background tasks; the ledger commits on its own tasks when a test starts them."""
     billing = Billing(
-        BillingSettings(database_url=database_url, journal=tmp_path / "journal", commit_deadline_s=5.0),
+        BillingSettings(
+            database_url=database_url, journal=tmp_path / "journal", commit_deadline_s=60.0, redis_deadline_s=60.0
+        ),
         redis,
         secret,
         clock=clock,
@@ -181,7 +183,9 @@ async def sqlite_world(
 ) -> AsyncIterator[World]:
     """`world` on SQLite alone, for what does not depend on the database."""
     billing = Billing(
-        BillingSettings(database_url=sqlite_url, journal=tmp_path / "journal", commit_deadline_s=5.0),
+        BillingSettings(
+            database_url=sqlite_url, journal=tmp_path / "journal", commit_deadline_s=60.0, redis_deadline_s=60.0
+        ),
         redis,
         secret,
         clock=clock,

@@ -79,7 +79,7 @@ class ValkeyProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not self._answers():
             if time.monotonic() > deadline:
                 raise RuntimeError("Valkey did not start")

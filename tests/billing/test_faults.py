@@ -97,7 +97,9 @@ def database_url(request: pytest.FixtureRequest) -> str:
 async def stage(own_valkey: ValkeyProcess, database_url: str, tmp_path: Path) -> AsyncIterator[tuple[World, str]]:
     """A world with a generous budget, and its database's URL for other processes."""
     redis = Redis(unix_socket_path=own_valkey.socket)
-    settings = BillingSettings(database_url=database_url, journal=tmp_path / "journal", commit_deadline_s=5.0)
+    settings = BillingSettings(
+        database_url=database_url, journal=tmp_path / "journal", commit_deadline_s=60.0, redis_deadline_s=60.0
+    )
     billing = Billing(settings, redis, ServerSecret({1: bytes(range(32))}))
     world = await make_world(billing)
     await world.limit("budget_month", 10**12)

@@ -124,29 +124,28 @@ async def test_after_rotation_both_secrets_work_until_the_grace_is_over(sqlite_w
     await auth.authenticate(new.plaintext)
 
 
-async def test_revoking_on_one_gateway_is_refused_on_the_other_within_a_second(
-    world: World, shared_valkey: ValkeyProcess
+async def test_revoking_on_one_gateway_is_refused_on_the_other_as_soon_as_it_hears(
+    world: World, shared_valkey: ValkeyProcess, monotonic: FakeMonotonic
 ) -> None:
     # given two gateways that know the key
     other_redis = Redis(unix_socket_path=shared_valkey.socket)
     other_bus = ChangeBus(other_redis)
-    other = Authenticator(world.billing.db, world.billing.secret, bus=other_bus)
+    other = Authenticator(world.billing.db, world.billing.secret, bus=other_bus, monotonic=monotonic)
     other_bus.start()
     world.billing.bus.start()
-    await asyncio.wait_for(asyncio.gather(other_bus.subscribed.wait(), world.billing.bus.subscribed.wait()), 5)
+    await asyncio.wait_for(asyncio.gather(other_bus.subscribed.wait(), world.billing.bus.subscribed.wait()), 60)
     await other.authenticate(world.plaintext)
     # when one revokes it
     async with world.billing.db.begin() as session:
         await keys.revoke_key(session, OPERATOR, world.key.id)
-    # then the other refuses it within a second
-    started = time.monotonic()
-    while True:
-        try:
-            await other.authenticate(world.plaintext)
-        except InvalidKey:
-            break
-        assert time.monotonic() - started < 1.0
-        await asyncio.sleep(0.005)
+    # then the other refuses it, although no time passes in which what it knows could run out
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await other.authenticate(world.plaintext)
+            except InvalidKey:
+                break
+            await asyncio.sleep(0.005)
     with pytest.raises(InvalidKey):
         await world.billing.auth.authenticate(world.plaintext)
     await other_bus.stop()

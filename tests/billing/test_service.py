@@ -63,7 +63,7 @@ async def test_a_gateway_that_starts_serves_and_stops_leaves_every_row_in_sql(wo
     await world.limit("budget_month", 10**12)
     await world.limit("concurrency", 50)
     await billing.start()
-    await asyncio.wait_for(billing.bus.subscribed.wait(), 5)
+    await asyncio.wait_for(billing.bus.subscribed.wait(), 60)
 
     async def ask(i: int) -> None:
         ticket = await admit(world, f"r{i}")

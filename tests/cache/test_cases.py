@@ -39,12 +39,12 @@ class Client:
         partition, key = keys_of(request, end_user_scope=scope)
         if made.read:
             stage = self.world.store.lookup(request.tenant, key, partition, max_age_s=made.max_age_s)
-            found = await stage.run(self.world.store.redis, timeout_s=1)
+            found = await stage.run(self.world.store.redis, timeout_s=60)
             if found.answer is not None:
                 return "hit", found.answer.choices[0].content or ""
             if made.semantic:
                 near = await self.world.semantic.lookup(
-                    request.tenant, partition, found.version, request.text, threshold=made.threshold, timeout_s=1
+                    request.tenant, partition, found.version, request.text, threshold=made.threshold, timeout_s=60
                 )
                 if isinstance(near, SemanticHit):
                     return "semantic", near.answer.choices[0].content or ""

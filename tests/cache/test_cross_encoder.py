@@ -49,7 +49,7 @@ async def test_a_verdict_that_takes_too_long_is_refused_in_time() -> None:
     backend = Backend()
     backend.hang = True
     judge = CrossEncoder("unused", timeout_s=0.02, backend=backend)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         with pytest.raises(EmbedderUnavailable, match="took longer"):
             await judge.score("a", "b")
     # and the next verdict waits for the late one, whose answer is still on its way

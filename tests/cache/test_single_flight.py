@@ -115,7 +115,7 @@ async def test_after_the_last_event_leaving_no_longer_cancels_what_settles_and_s
     late = flights.join("k", produce)  # between the last event and the store: no second generation
     assert not late.leader
     release.set()
-    await asyncio.wait_for(stored.wait(), 1)
+    await asyncio.wait_for(stored.wait(), 60)
     assert await collect(late) == ["a", "last"]
 
 

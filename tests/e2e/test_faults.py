@@ -105,7 +105,7 @@ class Rig:
         state = ""
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.HTTPError):
-                answer = httpx.get(f"{base}/ready", timeout=5)
+                answer = httpx.get(f"{base}/ready", timeout=60)
                 state = answer.text
                 if answer.json()["status"] == "ok":
                     return

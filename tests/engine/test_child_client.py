@@ -73,8 +73,8 @@ async def test_a_killed_engine_fails_its_requests_and_comes_back(client: ChildCl
     with pytest.raises(EngineUnavailable, match="starting"):
         await _collect(client, _request("meanwhile"))
     # And another one takes its place
-    await _until(lambda: client.pid not in (None, first), 20)
-    async with asyncio.timeout(30):
+    await _until(lambda: client.pid not in (None, first), 60)
+    async with asyncio.timeout(60):
         while (await client.health()).status != "ready":  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0.05)
     assert len((await _collect(client, _request("after")))[-1].token_ids) == 1
@@ -86,13 +86,13 @@ async def test_a_stopped_engine_is_seen_within_seconds_and_recovers(client: Chil
     os.kill(client.pid, signal.SIGSTOP)
     statuses = []
     try:
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(60):
             while "hung" not in statuses:
                 statuses.append((await client.health()).status)
                 await asyncio.sleep(0.05)
     finally:
         os.kill(client.pid, signal.SIGCONT)
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(60):
         while (await client.health()).status != "ready":  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0.05)
     assert (await _collect(client, _request("after")))[-1].last
@@ -109,7 +109,7 @@ async def test_signals_to_the_whole_group_do_not_cut_a_drain(client: ChildClient
     # Then the stream ends as it should
     deltas = [delta async for delta in stream]
     assert deltas[-1].completion_tokens == 30
-    await client.drain(5)
+    await client.drain(60)
     with pytest.raises(EngineUnavailable, match="draining and takes no new requests"):
         await _collect(client, _request("late"))
 
@@ -133,7 +133,7 @@ async def test_two_workers_share_one_engine_with_equal_request_ids(
             pass
     assert len(await _collect(client, _request("mine"))) > 0
     stats = await client.stats()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while stats.num_running:
             stats = await client.stats()
     assert stats.kv_blocks_referenced == 0
@@ -155,7 +155,7 @@ async def test_rubbish_on_the_socket_ends_that_connection_only(client: ChildClie
         reader, writer = await asyncio.open_unix_connection(tmp_path / "engine.sock")
         writer.write(rubbish)
         writer.write_eof()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await reader.read(-1)
         writer.close()
     assert (await _collect(client, _request("after")))[-1].last
@@ -188,7 +188,7 @@ asyncio.run(main())
     parent.stdout.close()
     # Then the child is gone within moments
     with contextlib.suppress(ProcessLookupError):
-        for _ in range(200):
+        for _ in range(3000):
             os.kill(child, 0)
             if "Z" in Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]:
                 return  # dead, and nobody here to reap it

@@ -111,7 +111,7 @@ async def test_an_id_in_use_is_refused_and_free_again_afterwards(client: EngineC
 
 
 async def _until_idle(client: EngineClient) -> None:
-    for _ in range(1000):
+    for _ in range(12_000):
         stats = await client.stats()
         if not (stats.num_running or stats.num_waiting or stats.kv_blocks_referenced):
             return

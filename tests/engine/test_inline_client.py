@@ -43,7 +43,7 @@ async def test_health_follows_the_life_of_the_engine(smollm2: Path, tokenizer: T
     assert (await client.health()).status == "ready"
     running = asyncio.ensure_future(_collect(client, _request(tokenizer, "r", "Hi", max_tokens=8)))
     await asyncio.sleep(0)
-    await client.drain(10)
+    await client.drain(60)
     assert (await running)[-1].last
     with pytest.raises(EngineUnavailable, match="draining"):
         await _collect(client, _request(tokenizer, "late", "Hi"))

@@ -64,7 +64,7 @@ class RawExchange:
         return bytes(message["body"])
 
     async def _next(self) -> dict[str, Any]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self._outgoing.get()
 
     def leave(self) -> None:
@@ -74,7 +74,7 @@ class RawExchange:
     async def finished(self) -> None:
         """Until the application is through with this request."""
         assert self._task is not None
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.wait({self._task})
 
     async def __aexit__(

@@ -35,7 +35,7 @@ class Connection:
 
     async def answer(self, *, body: bool = True) -> Answer:
         """The next answer; without `body` what a HEAD gets: a length, and nothing that long."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             fields = (line.partition(": ") for line in head[1:] if line)
             headers = {name.lower(): value for name, _, value in fields}
@@ -44,7 +44,7 @@ class Connection:
 
     async def ended(self) -> bool:
         """Whether the server closed the connection, with nothing more said."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self._reader.read(1) == b""
 
     def leave(self) -> None:

@@ -34,7 +34,7 @@ def test_the_header_holds_outcome_reason_similarity_and_age(found: Found, header
 
 async def test_a_semantic_hit_says_how_near_and_how_old_it_is(gateway: Gateway) -> None:
     await gateway.chat("What is the capital of France?")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
 
     again = await gateway.chat("Could you please tell me what the capital of France is?")
 
@@ -44,7 +44,7 @@ async def test_a_semantic_hit_says_how_near_and_how_old_it_is(gateway: Gateway) 
 
 async def test_a_refused_neighbour_shows_its_similarity_and_the_guard(gateway: Gateway) -> None:
     await gateway.chat("How do I fly from London to Paris?")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
 
     other_way = await gateway.chat("How do I fly from Paris to London?")
 
@@ -55,7 +55,7 @@ async def test_a_refused_neighbour_shows_its_similarity_and_the_guard(gateway: G
 async def test_an_answer_refreshed_by_no_cache_is_found_by_meaning_later(gateway: Gateway) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
     refreshed = await gateway.post("/v1/chat/completions", body, cache_control="no-cache")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
 
     again = await gateway.chat("Could you please tell me what the capital of France is?")
 
@@ -71,7 +71,7 @@ async def test_a_hit_generates_nothing_and_keeps_its_own_attribution(
 ) -> None:
     # given an answer that somebody else of the tenant has paid for
     first = await gateway.chat("What is the capital of France?", user="eva")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
     # when it is asked for again, in the same words or in others, by another user in another conversation
     body = {
         "model": "m",
@@ -102,7 +102,7 @@ async def test_tokens_and_money_saved_by_the_report_equal_the_ledgers(gateway: G
     for question in ("What is the capital of France?", "What does a weir hold back?"):
         for stream in (False, False, True):
             await gateway.chat(question, stream=stream)
-            await gateway.parts.background.drain(5)
+            await gateway.parts.background.drain(60)
     await gateway.chat("Could you please tell me what the capital of France is?")
     await gateway.chat("What is the weather today?")
     rows = await gateway.ledger()

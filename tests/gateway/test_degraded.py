@@ -30,7 +30,7 @@ async def test_a_frozen_redis_costs_one_deadline_and_local_limits_hold(
     gateway = await start_gateway(redis_url=f"unix://{own_valkey.socket}", redis_deadline_ms=100, replicas=2)
     await gateway.set_limit(gateway.tenant, "rpm", 8)
     await gateway.chat("warm")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
     own_valkey.freeze()
     try:
         begun = time.monotonic()
@@ -55,7 +55,7 @@ async def test_a_hard_budget_fails_closed_and_opens_again(
     gateway = await start_gateway(redis_url=f"unix://{own_valkey.socket}", redis_deadline_ms=100)
     await gateway.set_limit(gateway.tenant, "budget_month", 10**12)
     await gateway.chat("warm")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
     own_valkey.freeze()
     try:
         refused = await gateway.chat("while away")
@@ -65,7 +65,7 @@ async def test_a_hard_budget_fails_closed_and_opens_again(
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.json()["error"]["type"] == "service_unavailable"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await gateway.chat("back")).status_code != 200:  # noqa: ASYNC110 - asking is how it is found out
             await asyncio.sleep(0.1)
     rows = await gateway.ledger()

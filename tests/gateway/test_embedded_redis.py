@@ -92,7 +92,7 @@ def test_left_over_server_is_adopted_with_its_data_and_ended(tmp_path: Path) -> 
         assert client.get("kept") == b"7"
     assert first._process is not None
     second._guard.stdin.close()  # type: ignore[union-attr]
-    first._process.wait(timeout=10)
+    first._process.wait(timeout=60)
     second.stop()
     assert first._guard.stdin is not None
     first._guard.stdin.close()

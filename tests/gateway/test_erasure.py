@@ -15,7 +15,7 @@ from tests.gateway.responses.test_responses import respond
 
 
 async def erased(gateway: Gateway, tenant: Tenant, redis_url: str, end_user: str | None = None) -> Erased:
-    await gateway.parts.background.drain(5)  # answers are stored behind the reply
+    await gateway.parts.background.drain(60)  # answers are stored behind the reply
     redis = Redis.from_url(redis_url)
     try:
         return await erase(gateway.parts.billing.db, Invalidator(RedisStore(redis)), tenant.id, end_user=end_user)

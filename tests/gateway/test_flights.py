@@ -27,7 +27,7 @@ STEPS = tuple(f"w{number} " for number in range(6))
 async def followed(redis_url: str) -> None:
     """Waits until another gateway follows a generation."""
     redis = Redis.from_url(redis_url)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not [key async for key in redis.scan_iter("weir:cache:*:f:*:w")]:
             pass
     await redis.aclose()
@@ -69,12 +69,12 @@ async def test_two_gateways_make_one_generation_of_one_question(
     one, two = two_gateways
     # given a generation that runs on the first
     first = asyncio.create_task(one.chat(QUESTION))
-    await asyncio.wait_for(one.engine.stepped.wait(), 5)
+    await asyncio.wait_for(one.engine.stepped.wait(), 60)
     # when the second is asked the same, as a stream
     second = asyncio.create_task(two.chat(QUESTION, stream=True, stream_options={"include_usage": True}))
     await followed(redis_url)
     one.engine.gate.set()
-    answers = await asyncio.wait_for(asyncio.gather(first, second), 10)
+    answers = await asyncio.wait_for(asyncio.gather(first, second), 60)
     # then both have the answer of one generation
     chunks = frames(answers[1])
     text = "".join(choice["delta"].get("content", "") for chunk in chunks for choice in chunk["choices"])
@@ -136,7 +136,7 @@ async def test_where_the_leader_fails_each_follower_is_answered_on_its_own(
     assert two.engine.requests == []
     # when it fails
     failing.gate.set()
-    failed, answered = await asyncio.wait_for(asyncio.gather(first, second), 10)
+    failed, answered = await asyncio.wait_for(asyncio.gather(first, second), 60)
     # then the follower generates itself, and pays
     assert failed.status_code >= 500
     assert answered.status_code == 200
@@ -162,12 +162,12 @@ async def test_a_gateway_that_is_alone_asks_redis_for_no_flight(start_gateway: S
     engine.gate.clear()
     gateway = await start_gateway(engine)
     both = [asyncio.create_task(gateway.chat(QUESTION)) for _ in range(2)]
-    await asyncio.wait_for(engine.stepped.wait(), 5)
+    await asyncio.wait_for(engine.stepped.wait(), 60)
     redis = Redis.from_url(redis_url)
     assert [key async for key in redis.scan_iter("weir:cache:*:f:*")] == []
     await redis.aclose()
     engine.gate.set()
-    await asyncio.wait_for(asyncio.gather(*both), 10)
+    await asyncio.wait_for(asyncio.gather(*both), 60)
     assert len(engine.requests) == 1
     assert sorted(row.kind for row in await gateway.ledger()) == ["cache_hit", "usage"]
 
@@ -182,9 +182,9 @@ async def test_a_leaders_own_deadline_ends_no_other_request(start_gateway: Start
     await until(lambda: len(engine.requests) == 1)
     patient = asyncio.create_task(gateway.chat(QUESTION))
     # when the deadline passes
-    timed_out = await asyncio.wait_for(hurried, 10)
+    timed_out = await asyncio.wait_for(hurried, 60)
     engine.gate.set()
-    answered = await asyncio.wait_for(patient, 10)
+    answered = await asyncio.wait_for(patient, 60)
     # then it has ended the request that set it, and no other
     assert timed_out.status_code == 408
     assert answered.json()["choices"][0]["message"]["content"] == "".join(STEPS)
@@ -199,10 +199,10 @@ async def test_a_followers_own_deadline_holds_while_the_other_goes_on(start_gate
     body = {"model": "m", "messages": [{"role": "user", "content": QUESTION}]}
     patient = asyncio.create_task(gateway.chat(QUESTION))
     await until(lambda: len(engine.requests) == 1)
-    timed_out = await asyncio.wait_for(gateway.post("/v1/chat/completions", body, x_weir_timeout="0.2"), 10)
+    timed_out = await asyncio.wait_for(gateway.post("/v1/chat/completions", body, x_weir_timeout="0.2"), 60)
     assert timed_out.status_code == 408
     engine.gate.set()
-    assert (await asyncio.wait_for(patient, 10)).status_code == 200
+    assert (await asyncio.wait_for(patient, 60)).status_code == 200
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -216,7 +216,7 @@ async def test_a_plain_follower_of_a_generation_that_fails_midway_generates_for_
     one = await start_gateway(engine, replicas=replicas)
     two = one if replicas == 1 else await start_gateway(ScriptedEngine(Script(steps=STEPS)), replicas=2)
     first = asyncio.create_task(one.chat(QUESTION))
-    await asyncio.wait_for(engine.stepped.wait(), 5)
+    await asyncio.wait_for(engine.stepped.wait(), 60)
     second = asyncio.create_task(two.chat(QUESTION))
     if replicas == 1:
         await until(lambda: watching(one) == 2)
@@ -224,7 +224,7 @@ async def test_a_plain_follower_of_a_generation_that_fails_midway_generates_for_
         await followed(redis_url)
     # when it dies
     engine.gate.set()
-    failed, answered = await asyncio.wait_for(asyncio.gather(first, second), 10)
+    failed, answered = await asyncio.wait_for(asyncio.gather(first, second), 60)
     # then the follower has the whole answer, once, and pays for it
     assert failed.status_code >= 500
     assert answered.status_code == 200, answered.text
@@ -243,11 +243,11 @@ async def test_a_payers_budget_never_cuts_a_follower_silently(start_gateway: Sta
     body = {"model": "m", "prompt": "p", "max_tokens": 900, "stream": stream}
     # when the rich one follows the generation that the poor one pays
     poor = asyncio.create_task(gateway.post("/v1/completions", body))
-    await asyncio.wait_for(engine.stepped.wait(), 5)
+    await asyncio.wait_for(engine.stepped.wait(), 60)
     following = asyncio.create_task(gateway.post("/v1/completions", body, rich))
     await until(lambda: watching(gateway) == 2)
     engine.gate.set()
-    cut, answered = await asyncio.wait_for(asyncio.gather(poor, following), 20)
+    cut, answered = await asyncio.wait_for(asyncio.gather(poor, following), 60)
     assert "budget" in cut.text
     rows = {row.key_id: row for row in await gateway.ledger()}
     if stream:

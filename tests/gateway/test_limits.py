@@ -95,7 +95,7 @@ async def test_unused_tokens_are_given_back(gateway: Gateway) -> None:
     for number in range(4):  # each asks for 100 and uses about 10
         answer = await gateway.complete(f"p{number}", max_tokens=100)
         assert answer.status_code == 200, answer.text
-        await gateway.parts.background.drain(5)
+        await gateway.parts.background.drain(60)
 
 
 async def test_a_request_larger_than_the_limit_says_so_and_is_not_to_be_retried(gateway: Gateway) -> None:
@@ -112,7 +112,7 @@ async def test_a_budget_of_one_answer_refuses_the_second_as_insufficient_quota(g
     # A hold is one nano-USD dearer than the charge: cached and fresh prompt tokens may round apart.
     await gateway.set_limit(gateway.tenant, "budget_month", price_of(6, 2) + 1)
     first = await gateway.complete("first ", max_tokens=2)
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
 
     second = await gateway.complete("second", max_tokens=2)
 
@@ -187,7 +187,7 @@ async def test_concurrency_is_freed_after_every_ending(gateway: Gateway) -> None
 
     for content in ("one", "one", "two"):  # a miss, a hit, another miss
         assert (await gateway.chat(content)).status_code == 200
-        await gateway.parts.background.drain(5)
+        await gateway.parts.background.drain(60)
     assert (await gateway.chat("x" * 1100)).status_code == 400
     assert (await gateway.chat("three")).status_code == 200
 
@@ -197,7 +197,7 @@ async def test_concurrency_is_freed_after_every_ending(gateway: Gateway) -> None
 
 async def test_the_second_asking_is_a_hit_that_costs_nothing(gateway: Gateway) -> None:
     first = await gateway.chat("capital of France?")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
     second = await gateway.chat("capital of France?")
 
     assert first.headers["x-weir-cache"].startswith("miss")
@@ -212,7 +212,7 @@ async def test_the_second_asking_is_a_hit_that_costs_nothing(gateway: Gateway) -
 
 async def test_a_hit_streams_too(gateway: Gateway) -> None:
     plain = await gateway.chat("stream me")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
     response = await gateway.chat("stream me", stream=True, stream_options={"include_usage": True})
 
     chunks = frames(response)
@@ -224,7 +224,7 @@ async def test_a_hit_streams_too(gateway: Gateway) -> None:
 
 async def test_a_paraphrase_is_a_semantic_hit(gateway: Gateway) -> None:
     await gateway.chat("What is the capital of France?")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
 
     again = await gateway.chat("what is the capital of France")
 
@@ -234,7 +234,7 @@ async def test_a_paraphrase_is_a_semantic_hit(gateway: Gateway) -> None:
 async def test_another_tenant_never_hits(gateway: Gateway) -> None:
     other = await gateway.add_tenant("globex")
     await gateway.chat("shared question")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
 
     response = await gateway.chat("shared question", tenant=other)
 
@@ -246,9 +246,9 @@ async def test_another_tenant_never_hits(gateway: Gateway) -> None:
 async def test_no_store_and_no_cache_are_obeyed(gateway: Gateway) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "private"}]}
     await gateway.post("/v1/chat/completions", body, cache_control="no-store")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
     second = await gateway.post("/v1/chat/completions", body)
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
     refreshed = await gateway.post("/v1/chat/completions", body, cache_control="no-cache")
 
     assert second.headers["x-weir-cache"].startswith("miss")

@@ -136,7 +136,7 @@ async def test_no_mutant_of_a_valid_body_breaks_anything(gateway: Gateway, path:
     statuses: Counter[int] = Counter()
     for _ in range(PER_ENDPOINT):
         body = mutant(VALID[path], rng)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             response = await gateway.post(path, body)
         statuses[response.status_code] += 1
         assert response.status_code < 500, (body[:500], response.text)

@@ -212,11 +212,11 @@ def test_a_bad_pattern_or_grammar_is_refused(format_: ResponseFormat) -> None:
     ],
 )
 def test_the_hardest_schemas_within_the_bounds_take_no_second(schema: dict[str, Any]) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with contextlib.suppress(InvalidRequest):
         response_grammar(json_schema(schema))
 
-    assert time.perf_counter() - began < 1.0  # 0.04 s measured
+    assert time.process_time() - began < 1.0  # 0.04 s measured, of the processor's time
 
 
 def test_compiled_grammars_are_kept_and_the_oldest_unused_one_goes() -> None:

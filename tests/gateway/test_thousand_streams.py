@@ -83,7 +83,7 @@ async def test_a_thousand_streams_lose_and_reorder_nothing(start_gateway: StartG
 
     expected = [f"{number};" for number in range(NUM_DELTAS)]
     assert all(stream.deltas == expected for stream in streams)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(await gateway.ledger()) < NUM_STREAMS:  # noqa: ASYNC110 - rows may come by way of the journal
             await asyncio.sleep(0.5)
     assert len(await gateway.ledger()) == NUM_STREAMS

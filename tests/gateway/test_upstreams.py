@@ -287,7 +287,7 @@ async def test_a_soft_budget_moves_its_tenant_to_the_cheaper_model(gateway: Gate
     await gateway.set_limit(gateway.tenant, "budget_month", None, soft=1)
 
     first = await gateway.chat("a", model="listed")
-    await gateway.parts.background.drain(5)
+    await gateway.parts.background.drain(60)
     second = await gateway.chat("b", model="listed")
     others = await gateway.chat("c", model="listed", tenant=other)
 

@@ -28,7 +28,7 @@ async def cluster(unused_tcp_port: int) -> AsyncIterator[Redis]:
             str(get_binary_path()), *options, "--bind", "127.0.0.1", stdout=subprocess.DEVNULL
         )
         client = Redis(port=unused_tcp_port)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await _until_ready(client)
         yield client
         await client.aclose()
@@ -52,7 +52,9 @@ async def _until_ready(client: Redis) -> None:
 async def clustered(
     cluster: Redis, sqlite_url: str, secret: ServerSecret, clock: FakeClock, tmp_path: Path
 ) -> AsyncIterator[World]:
-    settings = BillingSettings(database_url=sqlite_url, journal=tmp_path / "journal", commit_deadline_s=5.0)
+    settings = BillingSettings(
+        database_url=sqlite_url, journal=tmp_path / "journal", commit_deadline_s=60.0, redis_deadline_s=60.0
+    )
     billing = Billing(settings, cluster, secret, clock=clock)
     yield await make_world(billing)
     await billing.stop()

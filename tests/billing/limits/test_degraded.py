@@ -28,14 +28,22 @@ from tests.billing.support import (
     make_world,
 )
 
+DEADLINE_S = 2.0
+
 
 @pytest.fixture
 async def away(
     own_valkey: ValkeyProcess, sqlite_url: str, secret: ServerSecret, clock: FakeClock, tmp_path: Path
 ) -> AsyncIterator[World]:
     """A world on a Valkey of its own, two replicas, which the test may kill."""
-    redis = Redis(unix_socket_path=own_valkey.socket, retry=None)
-    settings = BillingSettings(database_url=sqlite_url, journal=tmp_path / "journal", replicas=2, commit_deadline_s=5.0)
+    redis = Redis(unix_socket_path=own_valkey.socket, retry=None, socket_timeout=600)
+    settings = BillingSettings(
+        database_url=sqlite_url,
+        journal=tmp_path / "journal",
+        replicas=2,
+        commit_deadline_s=60.0,
+        redis_deadline_s=DEADLINE_S,
+    )
     billing = Billing(settings, redis, secret, clock=clock)
     yield await make_world(billing)
     await billing.stop()
@@ -44,7 +52,7 @@ async def away(
 
 async def back(world: World) -> None:
     """Until the next probe finds Redis there again."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while world.billing.admission.degraded:
             await asyncio.sleep(0.05)
             await world.billing.admission.release(await admit(world, f"probe-{time.monotonic_ns()}", model="probe"))
@@ -175,8 +183,8 @@ async def test_a_frozen_redis_costs_one_request_its_deadline_and_the_next_ones_n
         ten_more_s = time.monotonic() - started
     finally:
         own_valkey.thaw()
-    assert first_s < 0.25  # one deadline of 100 ms for both stages, and a slow machine's slack
-    assert ten_more_s < 0.25
+    assert DEADLINE_S <= first_s < 2 * DEADLINE_S  # one for both stages, and a slow machine's slack
+    assert ten_more_s < DEADLINE_S
 
 
 async def test_a_redis_that_lost_its_data_is_reseeded_and_open_holds_are_made_anew(

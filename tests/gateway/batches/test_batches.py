@@ -52,7 +52,7 @@ async def read(gateway: Gateway, batch_id: str, tenant: Tenant | None = None) ->
 
 
 async def until(gateway: Gateway, batch_id: str, *statuses: str) -> dict[str, Any]:
-    for _ in range(1000):
+    for _ in range(6000):
         batch = (await read(gateway, batch_id)).json()
         if batch["status"] in statuses:
             return dict(batch)
@@ -61,11 +61,11 @@ async def until(gateway: Gateway, batch_id: str, *statuses: str) -> dict[str, An
 
 
 async def until_true(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it did not come about within ten seconds")
+    raise AssertionError("it did not come about within a minute")
 
 
 async def output(gateway: Gateway, file_id: str) -> dict[str, Any]:
@@ -265,7 +265,7 @@ async def test_a_batch_stops_when_its_key_is_revoked(start_gateway: StartGateway
         await session.execute(revoked.values(revoked_at=gateway.parts.batches._clock()))
     engine.gate.set()
 
-    for _ in range(500):
+    for _ in range(6000):
         async with gateway.parts.billing.db.read() as session:
             status = await session.scalar(sa.select(Batch.status).where(Batch.id == made["id"]))
         if status is BatchStatus.CANCELLED:
@@ -364,7 +364,7 @@ async def test_a_killed_gateways_batch_is_answered_and_billed_once_by_the_next(
     ]
     victim = await asyncio.create_subprocess_exec(*arguments, cwd=Path(__file__).parents[3])
 
-    for _ in range(3000):
+    for _ in range(6000):
         counts = (await read(gateway, made["id"])).json()["request_counts"]
         if counts["completed"] >= 8:
             break

@@ -53,7 +53,7 @@ def prompt_of(gateway: Gateway, number: int = -1) -> str:
 
 
 async def until(gateway: Gateway, response_id: str, *statuses: str) -> dict[str, Any]:
-    for _ in range(500):
+    for _ in range(6000):
         got = (await read(gateway, response_id)).json()
         if got["status"] in statuses:
             return dict(got)
@@ -62,7 +62,7 @@ async def until(gateway: Gateway, response_id: str, *statuses: str) -> dict[str,
 
 
 async def until_running(gateway: Gateway, *, running: bool = True) -> None:
-    for _ in range(500):
+    for _ in range(6000):
         if bool(gateway.engine.running) == running:
             return
         await asyncio.sleep(0.01)
