@@ -28,7 +28,7 @@ from billing.ids import new_id
 from billing.principal import Actor, Role
 from billing.secrets import ServerSecret
 from billing.tables import AlertDelivery, AlertEndpoint, AlertState
-from billing.tenants import get_tenant
+from billing.tenants import check_printable, get_tenant
 
 MAX_ATTEMPTS = 12
 FIRST_RETRY_S, MAX_RETRY_S = 10.0, 6 * 3600.0
@@ -81,7 +81,10 @@ async def create_endpoint(
     else:
         tenant_id = (await get_tenant(session, actor, tenant)).id
         audit.require_admin(actor, tenant_id)
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(check_printable(url, "url"))
+    except ValueError as exc:
+        raise Invalid(f"url: {exc}", param="url") from exc
     if parts.scheme not in ("https", "http") or not parts.hostname or len(url) > 2000 or parts.username:
         raise Invalid("url: must be an http(s) URL of at most 2000 characters without credentials", param="url")
     for kind in kinds:

@@ -62,6 +62,8 @@ class TenantSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     time_zone: str | None = None
     grace: str | None = None
     cache_policy: dict[str, Any] | None = None
+    max_service_tier: str | None = None
+    max_priority: int | None = None
     limits: dict[str, LimitValue] | None = None
     projects: list[ProjectSpec] = []
     discounts: dict[str, str] = {}
@@ -152,6 +154,7 @@ class _Planner:
         tenants.check_slug(spec.slug)
         if spec.time_zone is not None:
             tenants.check_time_zone(spec.time_zone)
+        tenants.check_service(spec.max_service_tier, spec.max_priority)
         existing = await self._session.scalar(sa.select(Tenant).where(Tenant.slug == spec.slug))
         grace = parse_usd(spec.grace, param="grace") if spec.grace is not None else None
         steps = []
@@ -176,6 +179,8 @@ class _Planner:
                 time_zone=spec.time_zone or "UTC",
                 grace_nano_usd=grace or 0,
                 cache_policy=spec.cache_policy,
+                max_service_tier=spec.max_service_tier or "default",
+                max_priority=1 if spec.max_priority is None else spec.max_priority,
             )
 
         return _Step(Difference("create", f"tenant {spec.slug}", None, spec.name or spec.slug), act)
@@ -186,6 +191,8 @@ class _Planner:
             "time_zone": spec.time_zone,
             "grace_nano_usd": grace,
             "cache_policy": spec.cache_policy,
+            "max_service_tier": spec.max_service_tier,
+            "max_priority": spec.max_priority,
         }
         changes = {k: v for k, v in wanted.items() if v is not None and v != getattr(existing, k)}
         steps = []

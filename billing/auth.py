@@ -24,7 +24,7 @@ from billing.bus import ChangeBus
 from billing.clock import Clock, utc_now
 from billing.db import Database
 from billing.errors import AuthUnavailable, Forbidden, InvalidKey, KeyExpired
-from billing.principal import Principal, Role
+from billing.principal import SERVICE_TIERS, Principal, Role
 from billing.secrets import ServerSecret
 from billing.tables import ApiKey, Project, Status, Tenant
 
@@ -235,8 +235,8 @@ def _found(key: ApiKey, project: Project, tenant: Tenant, *, read_at: float) -> 
         scopes=frozenset(key.scopes),
         role=Role(key.role),
         allowed_models=tuple(key.allowed_models) if key.allowed_models is not None else None,
-        max_service_tier=key.max_service_tier,
-        max_priority=key.max_priority,
+        max_service_tier=min(key.max_service_tier, tenant.max_service_tier, key=SERVICE_TIERS.index),
+        max_priority=max(key.max_priority, tenant.max_priority),  # smaller is more urgent
         time_zone=tenant.time_zone,
         grace_nano_usd=tenant.grace_nano_usd,
         cache_policy=_portable(tenant),

@@ -21,10 +21,10 @@ from billing.clock import check_moment, utc_now
 from billing.db import note_change
 from billing.errors import Conflict, Forbidden, Invalid, InvalidKey, NotFound
 from billing.ids import base32, new_id
-from billing.principal import SERVICE_TIERS, Actor, Role, Scope
+from billing.principal import Actor, Role, Scope
 from billing.secrets import ServerSecret
-from billing.tables import ApiKey, KeyStatus, Status
-from billing.tenants import check_name, get_project
+from billing.tables import ApiKey, KeyStatus, Status, Tenant
+from billing.tenants import check_name, check_printable, check_service, check_within, get_project
 
 PREFIX = "sk-weir-"
 MAX_KEY_LENGTH = 200  # longer ones are refused unread
@@ -85,7 +85,7 @@ async def create_key(
     owner_kind: str = "user",
     tags: dict[str, str] | None = None,
 ) -> NewKey:
-    """The only moment the plaintext exists. Nobody gives a key more than he has.
+    """The only moment the plaintext exists. Nobody gives a key more than he has, nor more than its tenant.
 
     Raises: Forbidden, NotFound, Invalid, Conflict when the project is archived.
     """
@@ -99,6 +99,8 @@ async def create_key(
     if expires_at is not None and check_moment(expires_at, param="expires_at") <= now:
         raise Invalid(f"expires_at: {expires_at.isoformat()} has passed", param="expires_at")
     check_policy(scopes=scopes, max_service_tier=max_service_tier, max_priority=max_priority)
+    check_within(await session.get_one(Tenant, owner.tenant_id), max_service_tier, max_priority)
+    _check_tags(tags)
     public_id, secret_part = _fresh_public_id(secret), _fresh_secret()
     key = ApiKey(
         id=new_id("key"),
@@ -194,6 +196,8 @@ async def update_key(
     if key.role == Role.OPERATOR:
         audit.require_operator(actor)
     check_policy(scopes=scopes or (), max_service_tier=max_service_tier, max_priority=max_priority)
+    check_within(await session.get_one(Tenant, key.tenant_id), max_service_tier, max_priority)
+    _check_tags(tags)
     wanted = {
         "name": check_name(name) if name is not None else key.name,
         "scopes": sorted({str(s) for s in scopes}) if scopes is not None else key.scopes,
@@ -266,13 +270,13 @@ def check_policy(*, scopes: Sequence[str], max_service_tier: str | None, max_pri
     for scope in scopes:
         if str(scope) not in known:
             raise Invalid(f"scopes: {str(scope)[:40]!r} is none of {', '.join(sorted(known))}", param="scopes")
-    if max_service_tier is not None and max_service_tier not in SERVICE_TIERS:
-        raise Invalid(
-            f"max_service_tier: {max_service_tier[:40]!r} is none of {', '.join(SERVICE_TIERS)}",
-            param="max_service_tier",
-        )
-    if max_priority is not None and not 0 <= max_priority <= 2:
-        raise Invalid(f"max_priority: {max_priority} is not between 0 and 2", param="max_priority")
+    check_service(max_service_tier, max_priority)
+
+
+def _check_tags(tags: Mapping[str, str] | None) -> None:
+    for name, value in (tags or {}).items():
+        check_printable(name, "tags")
+        check_printable(value, f"tags.{name[:40]}")
 
 
 def _audit(session: AsyncSession, actor: Actor, action: str, key: ApiKey, detail: Mapping[str, object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
@@ -17,7 +18,7 @@ from billing.clock import utc_now
 from billing.db import note_change
 from billing.errors import Conflict, Forbidden, Invalid, NotFound
 from billing.ids import new_id
-from billing.principal import Actor, Role
+from billing.principal import SERVICE_TIERS, Actor, Role
 from billing.tables import Project, Status, Tenant
 
 MAX_PAGE = 1000
@@ -25,6 +26,9 @@ MAX_SETTINGS_BYTES = 16 * 1024
 # What of a cache policy bounds the server's memory and work, or is a price: no tenant's admin may set or drop it.
 OPERATOR_CACHE_FIELDS = frozenset({"hit_price", "max_answer_bytes", "max_bytes", "max_entries", "shadow_share"})
 _SLUG = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+# Controls, lone surrogates, unassigned code points, line and paragraph separators. Joiners (Cf) belong to scripts.
+_UNPRINTABLE = frozenset({"Cc", "Cs", "Cn", "Zl", "Zp"})
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")  # a line reads as another
 _ZONES = available_timezones()
 
 
@@ -36,10 +40,18 @@ def check_slug(slug: str, param: str = "slug") -> str:
 
 
 def check_name(name: str, param: str = "name") -> str:
-    """Raises: Invalid unless 1 to 200 characters, none of them a control character."""
-    if not 1 <= len(name) <= 200 or any(ord(c) < 32 for c in name):
-        raise Invalid(f"{param}: must be 1 to 200 printable characters, got {len(name)}", param=param)
-    return name
+    """Raises: Invalid unless 1 to 200 characters that can be printed on one line."""
+    if not 1 <= len(name) <= 200:
+        raise Invalid(f"{param}: must be 1 to 200 characters, got {len(name)}", param=param)
+    return check_printable(name, param)
+
+
+def check_printable(text: str, param: str) -> str:
+    """Raises: Invalid naming the first character that a terminal or a page would obey instead of show."""
+    for char in text:
+        if unicodedata.category(char) in _UNPRINTABLE or char in _TURNING:
+            raise Invalid(f"{param}: the character U+{ord(char):04X} cannot be printed", param=param)
+    return text
 
 
 def check_time_zone(name: str) -> str:
@@ -59,6 +71,34 @@ def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     if size > MAX_SETTINGS_BYTES:
         raise Invalid(f"settings: {size} bytes of JSON are more than {MAX_SETTINGS_BYTES}", param="settings")
     return settings
+
+
+def check_service(max_service_tier: str | None, max_priority: int | None) -> None:
+    """Raises: Invalid for an unknown tier, or an engine priority outside 0 to 2."""
+    if max_service_tier is not None and max_service_tier not in SERVICE_TIERS:
+        raise Invalid(
+            f"max_service_tier: {max_service_tier[:40]!r} is none of {', '.join(SERVICE_TIERS)}",
+            param="max_service_tier",
+        )
+    if max_priority is not None and not 0 <= max_priority <= 2:
+        raise Invalid(f"max_priority: {max_priority} is not between 0 and 2", param="max_priority")
+
+
+def check_within(tenant: Tenant, max_service_tier: str | None, max_priority: int | None) -> None:
+    """What a key is to have against what its tenant may give. Raises: Invalid."""
+    most = SERVICE_TIERS.index(tenant.max_service_tier)
+    if max_service_tier is not None and SERVICE_TIERS.index(max_service_tier) > most:
+        raise Invalid(
+            f"max_service_tier: {max_service_tier!r} is above {tenant.max_service_tier!r}, the most that tenant "
+            f"{tenant.slug!r} may give its keys; an operator sets that",
+            param="max_service_tier",
+        )
+    if max_priority is not None and max_priority < tenant.max_priority:
+        raise Invalid(
+            f"max_priority: {max_priority} is more urgent than {tenant.max_priority}, the most that tenant "
+            f"{tenant.slug!r} may give its keys; an operator sets that",
+            param="max_priority",
+        )
 
 
 def _cache_policy_for(actor: Actor, stored: Any, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -88,11 +128,14 @@ async def create_tenant(
     grace_nano_usd: int = 0,
     cache_policy: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
+    max_service_tier: str = "default",
+    max_priority: int = 1,
 ) -> Tenant:
     """Operators only. Raises: Forbidden, Invalid, Conflict when the slug is taken."""
     audit.require_operator(actor)
     if grace_nano_usd < 0:
         raise Invalid(f"grace_nano_usd: {grace_nano_usd} is below 0", param="grace_nano_usd")
+    check_service(max_service_tier, max_priority)
     now = utc_now()
     tenant = Tenant(
         id=new_id("ten"),
@@ -103,6 +146,8 @@ async def create_tenant(
         grace_nano_usd=grace_nano_usd,
         cache_policy=cache_policy or {},
         settings=check_settings(settings or {}),
+        max_service_tier=max_service_tier,
+        max_priority=max_priority,
         created_at=now,
         updated_at=now,
     )
@@ -147,6 +192,8 @@ async def update_tenant(
     grace_nano_usd: int | None = None,
     cache_policy: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
+    max_service_tier: str | None = None,
+    max_priority: int | None = None,
 ) -> Tenant:
     """None leaves a field alone. An admin may change name, settings and the cache policy but for
     OPERATOR_CACHE_FIELDS; the rest is the operator's. `cache_policy` comes checked: its fields are the cache's.
@@ -155,8 +202,9 @@ async def update_tenant(
     """
     tenant = await get_tenant(session, actor, id_or_slug)
     audit.require_admin(actor, tenant.id)
-    if (time_zone, status, grace_nano_usd) != (None, None, None):
+    if any(value is not None for value in (time_zone, status, grace_nano_usd, max_service_tier, max_priority)):
         audit.require_operator(actor)
+    check_service(max_service_tier, max_priority)
     if grace_nano_usd is not None and grace_nano_usd < 0:
         raise Invalid(f"grace_nano_usd: {grace_nano_usd} is below 0", param="grace_nano_usd")
     wanted = {
@@ -168,6 +216,8 @@ async def update_tenant(
         if cache_policy is not None
         else None,
         "settings": check_settings(settings) if settings is not None else None,
+        "max_service_tier": max_service_tier,
+        "max_priority": max_priority,
     }
     changed = _assign(tenant, wanted)
     if not changed:

@@ -8,6 +8,7 @@ receivers in the operator's own network.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from urllib.parse import urlsplit
@@ -16,7 +17,10 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import DefaultResolver
 
+from billing.errors import Invalid
+
 TIMEOUT_S = 10.0
+LOOK_UP_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 * 1024  # read so that the connection can be used again; a longer answer closes it
 
 
@@ -54,6 +58,33 @@ class WebhookClient:
     async def close(self) -> None:
         """Ends the connections."""
         await self._session.close()
+
+
+async def check_receiver(url: str, *, allow_private: bool, resolver: AbstractResolver | None = None) -> None:
+    """What can be known of a webhook's address when it is named; every delivery checks it again.
+
+    A name that leads nowhere now passes: it may lead somewhere later. Raises: Invalid for one that isn't public.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or 443
+    except ValueError as exc:
+        raise Invalid(f"url: {exc}", param="url") from exc
+    if allow_private or not host:
+        return
+    inner = resolver or DefaultResolver()
+    try:
+        if _is_literal(host):
+            _check_public(host)
+            return
+        async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
+            await _PublicOnly(inner).resolve(host, port, socket.AF_UNSPEC)
+    except WebhookRefused as exc:
+        raise Invalid(f"url: {exc}", param="url") from exc
+    except OSError:
+        return
+    finally:
+        await inner.close()
 
 
 class _PublicOnly(AbstractResolver):

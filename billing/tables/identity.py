@@ -41,6 +41,9 @@ class Tenant(Base):
     grace_nano_usd: Mapped[int]  # what may be spent unseen while Redis is away; 0: budgets fail closed
     cache_policy: Mapped[dict[str, Any]]
     settings: Mapped[dict[str, Any]]  # retention, prompt storage: read by the gateway
+    # The most any key of the tenant may have, in force over what the keys say. The operator's.
+    max_service_tier: Mapped[str] = mapped_column(sa.String(16), server_default="default")
+    max_priority: Mapped[int] = mapped_column(server_default="1")
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
 

@@ -11,6 +11,7 @@ from billing.tables import AlertEndpoint
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows
+from gateway.webhooks import check_receiver
 
 COLUMNS = ["id", "tenant_id", "url", "kinds", "created_at"]
 
@@ -58,6 +59,7 @@ def create(obj: CliContext, url: str, tenant: str | None, kinds: tuple[str, ...]
     """Post alerts to URL; prints the secret that signs them, once."""
 
     async def work(books: Books) -> dict[str, Any]:
+        await check_receiver(url, allow_private=obj.settings.webhook_private_hosts)
         async with books.db.begin() as session:
             made = await alerts.create_endpoint(session, books.actor, books.secret, url=url, tenant=tenant, kinds=kinds)
             return {**row_of(made.endpoint), "secret": made.secret}

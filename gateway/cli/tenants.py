@@ -8,6 +8,7 @@ import click
 
 from billing import tenants
 from billing.money import format_usd, parse_usd
+from billing.principal import SERVICE_TIERS
 from billing.tables import Status, Tenant
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.cache_fields import cache_option, with_fields
@@ -28,6 +29,8 @@ def row_of(tenant: Tenant) -> dict[str, Any]:
         "status": str(tenant.status),
         "time_zone": tenant.time_zone,
         "grace_usd": format_usd(tenant.grace_nano_usd),
+        "max_service_tier": tenant.max_service_tier,
+        "max_priority": tenant.max_priority,
         "cache_policy": tenant.cache_policy,
         "created_at": tenant.created_at.isoformat(),
     }
@@ -60,6 +63,20 @@ def list_(obj: CliContext, as_json: bool) -> None:
 @click.option("--time-zone", default="UTC", show_default=True, help="IANA zone, such as Asia/Kolkata.")
 @click.option("--grace-usd", default="0", show_default=True, help="What may be spent unseen while Redis is away.")
 @cache_option
+@click.option(
+    "--max-service-tier",
+    type=click.Choice(SERVICE_TIERS),
+    default="default",
+    show_default=True,
+    help="The most that any of its keys may have.",
+)
+@click.option(
+    "--max-priority",
+    type=click.IntRange(0, 2),
+    default=1,
+    show_default=True,
+    help="The most urgent engine priority (0) that any of its keys may have.",
+)
 @json_option
 @click.pass_obj
 def create(
@@ -69,6 +86,8 @@ def create(
     time_zone: str,
     grace_usd: str,
     cache_fields: tuple[str, ...],
+    max_service_tier: str,
+    max_priority: int,
     as_json: bool,
 ) -> None:
     """Make a tenant. SLUG is its short name: a-z, 0-9, hyphens."""
@@ -85,6 +104,8 @@ def create(
                 time_zone=time_zone,
                 grace_nano_usd=grace,
                 cache_policy=policy,
+                max_service_tier=max_service_tier,
+                max_priority=max_priority,
             )
             return row_of(made)
 
@@ -97,6 +118,8 @@ def create(
 @click.option("--time-zone")
 @click.option("--grace-usd")
 @cache_option
+@click.option("--max-service-tier", type=click.Choice(SERVICE_TIERS), help="In force over what its keys say.")
+@click.option("--max-priority", type=click.IntRange(0, 2), help="In force over what its keys say.")
 @click.option("--suspend", "status", flag_value="suspended", help="Its keys answer 403 until lifted.")
 @click.option("--activate", "status", flag_value="active", help="Lift a suspension.")
 @json_option
@@ -108,6 +131,8 @@ def update(
     time_zone: str | None,
     grace_usd: str | None,
     cache_fields: tuple[str, ...],
+    max_service_tier: str | None,
+    max_priority: int | None,
     status: str | None,
     as_json: bool,
 ) -> None:
@@ -129,6 +154,8 @@ def update(
                 grace_nano_usd=grace,
                 status=Status(status) if status else None,
                 cache_policy=policy,
+                max_service_tier=max_service_tier,
+                max_priority=max_priority,
             )
             return row_of(changed)
 

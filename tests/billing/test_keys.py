@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -400,3 +401,56 @@ async def test_every_act_is_in_the_audit_log_with_its_actor(world: World) -> Non
     assert ("project.created", "test") in actions
     assert [e.id for e in page] == [events[1].id]
     assert issubclass(InvalidKey, BillingError)
+
+
+@pytest.mark.parametrize(
+    ("more", "param"), [({"max_service_tier": "priority"}, "max_service_tier"), ({"max_priority": 0}, "max_priority")]
+)
+async def test_no_key_may_have_more_than_its_tenant_and_only_an_operator_says_how_much_that_is(
+    sqlite_world: World, more: dict[str, Any], param: str
+) -> None:
+    world, secret = sqlite_world, sqlite_world.billing.secret
+    # given a tenant as it is made: then neither its admin nor anybody makes such a key, or makes one of another
+    for actor in (world.admin, OPERATOR):
+        async with world.billing.db.begin() as session:
+            with pytest.raises(Invalid, match="the most that tenant 'acme' may give") as refused:
+                await keys.create_key(session, actor, secret, world.project.id, name="fast", **more)
+            assert refused.value.param == param
+            with pytest.raises(Invalid, match="the most that tenant 'acme' may give"):
+                await keys.update_key(session, actor, world.key.id, **more)
+    async with world.billing.db.begin() as session:
+        with pytest.raises(Forbidden):
+            await tenants.update_tenant(session, world.admin, "acme", **more)
+    # when the operator allows it, then its admin may, until it is taken away again: that is in force over the key
+    async with world.billing.db.begin() as session:
+        await tenants.update_tenant(session, OPERATOR, "acme", **more)
+        made = await keys.create_key(session, world.admin, secret, world.project.id, name="fast", **more)
+    assert getattr(await world.billing.auth.authenticate(made.plaintext), param) == more[param]
+    async with world.billing.db.begin() as session:
+        await tenants.update_tenant(session, OPERATOR, "acme", max_service_tier="default", max_priority=1)
+    later = Authenticator(world.billing.db, secret)
+    assert getattr(await later.authenticate(made.plaintext), param) == {"max_service_tier": "default"}.get(param, 1)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["a\nb", "a\x00", "\x1b[31m", "a\x7fb", "a\x9bb", "a\u2028b", "evil\u202etxt.exe", "\u2066x", "\ufeffx", "\ud800"],
+)
+async def test_what_a_terminal_would_obey_is_no_name_and_no_tag(sqlite_world: World, odd: str) -> None:
+    world = sqlite_world
+    async with world.billing.db.begin() as session:
+        for fields in ({"name": odd}, {"name": "n", "tags": {odd: "x"}}, {"name": "n", "tags": {"x": odd}}):
+            with pytest.raises(Invalid, match=r"U\+[0-9A-F]{4} cannot be printed"):
+                await keys.create_key(session, world.admin, world.billing.secret, world.project.id, **fields)
+        with pytest.raises(Invalid, match="cannot be printed"):
+            await keys.update_key(session, world.admin, world.key.id, name=odd)
+        with pytest.raises(Invalid, match="cannot be printed"):
+            await tenants.create_project(session, world.admin, "acme", name=odd)
+
+
+async def test_names_of_every_script_are_names(sqlite_world: World) -> None:
+    world = sqlite_world
+    async with world.billing.db.begin() as session:
+        for name in ("Größe", "किंमत\u200dशोध", "می\u200cخواهم", "👩\u200d🚀", "キー"):
+            made = await keys.create_key(session, world.admin, world.billing.secret, world.project.id, name=name)
+            assert made.key.name == name

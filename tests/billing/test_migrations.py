@@ -8,7 +8,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -109,3 +111,55 @@ async def test_buckets_rolled_up_before_there_were_sums_by_model_are_marked_to_b
     async with engine.connect() as connection:
         assert list(await connection.scalars(sa.select(RollupMark.bucket))) == [900]
     await engine.dispose()
+
+
+async def test_tenants_that_were_there_keep_the_service_their_keys_have(empty_url: str) -> None:
+    from billing.tables import ApiKey, Project, Tenant
+
+    # given three tenants from before there was a most: of one a live key has the best, of one a revoked key
+    await db.upgrade(empty_url, "0007")
+    engine, now = db.create_engine(empty_url), datetime(2026, 11, 1, tzinfo=UTC)
+    async with engine.begin() as connection:
+        for number, (tier, urgency, revoked_at) in enumerate(
+            [("default", 1, None), ("priority", 0, None), ("priority", 0, now)]
+        ):
+            mine = {
+                "id": f"ten_{number}",
+                "slug": f"t{number}",
+                "tenant_id": f"ten_{number}",
+                "project_id": f"p{number}",
+            }
+            mine |= {
+                "max_service_tier": tier,
+                "max_priority": urgency,
+                "revoked_at": revoked_at,
+                "public_id": f"x{number}",
+            }
+            for table in (Tenant, Project, ApiKey):
+                known = {"id": mine["id"] if table is Tenant else f"p{number}"}
+                values = {**{c.name: _filler(c, now) for c in table.__table__.columns}, **mine, **known}
+                names = {c.name for c in table.__table__.columns} - (
+                    {"max_service_tier", "max_priority"} if table is Tenant else set()
+                )
+                await connection.execute(
+                    sa.insert(table.__table__).values({name: values[name] for name in names}).inline()
+                )
+    # when they are brought up
+    await db.upgrade(empty_url)
+    # then each may give what its live keys have
+    async with engine.connect() as connection:
+        rows = await connection.execute(sa.select(Tenant.max_service_tier, Tenant.max_priority).order_by(Tenant.id))
+        assert [tuple(row) for row in rows] == [("default", 1), ("priority", 0), ("default", 1)]
+    await engine.dispose()
+
+
+def _filler(column: sa.Column[Any], now: datetime) -> Any:
+    if column.nullable:
+        return None
+    kinds: dict[type, Any] = {sa.Integer: 0, sa.LargeBinary: b"x", sa.JSON: {}, sa.Boolean: False}
+    for kind, value in kinds.items():
+        if isinstance(column.type, kind):
+            return value
+    if isinstance(column.type, sa.Enum):
+        return column.type.enums[0]
+    return now if isinstance(column.type, (sa.DateTime, db.UtcDateTime)) else "x"

@@ -112,7 +112,8 @@ def data_root() -> Iterator[Path]:
 
 async def add_tenant(session: AsyncSession, secret: ServerSecret, slug: str, **key_options: Any) -> Tenant:
     """A tenant, its project and a key."""
-    tenant = await tenants.create_tenant(session, OPERATOR, slug=slug)
+    most = {name: key_options[name] for name in ("max_service_tier", "max_priority") if name in key_options}
+    tenant = await tenants.create_tenant(session, OPERATOR, slug=slug, **most)
     project = await tenants.create_project(session, OPERATOR, tenant.id, name="App")
     made = await keys.create_key(session, OPERATOR, secret, project.id, name="test", **key_options)
     return Tenant(tenant.id, project.id, made.key.id, made.plaintext)

@@ -17,8 +17,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from billing import alerts
 from billing.alerts import AlertKind, deliver_due, raise_alert
 from billing.clock import utc_now
-from billing.principal import Actor
-from gateway.webhooks import WebhookClient, WebhookRefused
+from billing.errors import Invalid
+from billing.principal import Actor, Role
+from gateway.webhooks import WebhookClient, WebhookRefused, check_receiver
 from tests.gateway.conftest import Gateway, StartGateway
 
 OPERATOR = Actor.operator("system", "test")
@@ -115,18 +116,58 @@ async def test_private_address_is_not_spoken_to(host: str) -> None:
 
 
 async def test_name_that_leads_to_a_private_address_is_not_spoken_to(receiver: Receiver) -> None:
-    class Rebinding(AbstractResolver):
-        async def resolve(
-            self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-        ) -> list[ResolveResult]:
-            entry: Any = {"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}
-            return [entry]
-
-        async def close(self) -> None:
-            pass
-
-    client = WebhookClient(resolver=Rebinding())
+    client = WebhookClient(resolver=Leading("127.0.0.1"))
     with pytest.raises(WebhookRefused):
         await client(receiver.url.replace("127.0.0.1", "innocent.example"), b"{}", {})
     await client.close()
     assert receiver.taken == []
+
+
+class Leading(AbstractResolver):
+    """Every name leads to one address, or nowhere."""
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        if self._address is None:
+            raise OSError("no such name")
+        entry: Any = {"hostname": host, "host": self._address, "port": port, "family": family, "proto": 0, "flags": 0}
+        return [entry]
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "10.0.0.8:9", "169.254.169.254", "[fd00::1]", "[::ffff:127.0.0.1]", "localhost"]
+)
+async def test_a_private_address_is_refused_when_it_is_named(start_gateway: StartGateway, host: str) -> None:
+    body = {"url": f"http://{host}/hook"}
+    gateway = await start_gateway()
+    admin = await gateway.add_tenant("globex", role=Role.ADMIN, scopes=["admin"])
+    refused = await gateway.post("/admin/v1/webhooks", body, admin)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "url"
+    assert "not public" in refused.json()["error"]["message"]
+    # but by who said that private receivers are meant
+    gateway = await start_gateway(webhook_private_hosts=True)
+    admin = await gateway.add_tenant("globex", role=Role.ADMIN, scopes=["admin"])
+    assert (await gateway.post("/admin/v1/webhooks", body, admin)).status_code == 201
+
+
+async def test_a_name_is_looked_up_when_it_is_named() -> None:
+    url = "https://hooks.example/x"
+    with pytest.raises(Invalid, match="not public"):
+        await check_receiver(url, allow_private=False, resolver=Leading("192.168.0.9"))
+    await check_receiver(url, allow_private=False, resolver=Leading("9.9.9.9"))
+    await check_receiver(url, allow_private=False, resolver=Leading(None))  # it may lead somewhere later
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://host:99999/", "http://a\nb/", "ftp://a/"])
+async def test_a_malformed_address_is_refused_by_name(gateway: Gateway, url: str) -> None:
+    admin = await gateway.add_tenant("globex", role=Role.ADMIN, scopes=["admin"])
+    refused = await gateway.post("/admin/v1/webhooks", {"url": url}, admin)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "url")

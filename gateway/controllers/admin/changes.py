@@ -15,6 +15,8 @@ from gateway.decoding import BodyDTO
 from gateway.queries import takes_query
 from gateway.route_config import RouteConfig
 from gateway.schemas.admin.changes import ApplyParams, ApplyResult, NewWebhookView, WebhookCreate, WebhookView
+from gateway.settings import Settings
+from gateway.webhooks import check_receiver
 
 
 class ApplyController(AdminController):
@@ -70,8 +72,12 @@ class WebhookController(AdminController):
         dto=BodyDTO[WebhookCreate],
         return_dto=None,
     )
-    async def create_webhook(self, actor: By, data: JSONBody[WebhookCreate], db: Db, secret: Secret) -> NewWebhookView:
-        """Raises: InvalidRequest (400), NotFound (404) for a foreign tenant, PermissionDenied (403)."""
+    async def create_webhook(
+        self, actor: By, data: JSONBody[WebhookCreate], db: Db, secret: Secret, settings: NamedDependency[Settings]
+    ) -> NewWebhookView:
+        """Raises: InvalidRequest (400), for an address that isn't public too; NotFound (404) for a foreign tenant;
+        PermissionDenied (403)."""
+        await check_receiver(data.url, allow_private=settings.webhook_private_hosts)
         async with db.begin() as session:
             tenant = data.tenant if data.tenant or actor.role == "operator" else actor.tenant_id
             made = await alerts.create_endpoint(session, actor, secret, url=data.url, tenant=tenant, kinds=data.kinds)

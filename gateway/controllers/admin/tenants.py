@@ -57,6 +57,8 @@ class TenantController(AdminController):
                 grace_nano_usd=parse_usd(data.grace_usd, param="grace_usd"),
                 cache_policy=data.cache_policy.as_dict() if data.cache_policy is not None else None,
                 settings=data.settings,
+                max_service_tier=data.max_service_tier,
+                max_priority=data.max_priority,
             )
             return TenantView.of(made)
 
@@ -87,6 +89,8 @@ class TenantController(AdminController):
                 grace_nano_usd=parse_usd(data.grace_usd, param="grace_usd") if data.grace_usd is not None else None,
                 cache_policy=data.cache_policy.as_dict() if data.cache_policy is not None else None,
                 settings=data.settings,
+                max_service_tier=data.max_service_tier,
+                max_priority=data.max_priority,
             )
             return TenantView.of(changed)
 

@@ -14,6 +14,8 @@ PageSize = Annotated[int, Meta(ge=1, le=999)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Slug = Annotated[str, Meta(min_length=1, max_length=63)]
 Ref = Annotated[str, Meta(min_length=1, max_length=200)]  # an id, or a slug where the field says so
+Tier = Literal["flex", "default", "priority"]
+Priority = Annotated[int, Meta(ge=0, le=2)]  # of the engine; smaller is more urgent
 Usd = Annotated[str, Meta(min_length=1, max_length=40)]
 Moment = Annotated[datetime, Meta(tz=True)]
 Tags = Annotated[dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]

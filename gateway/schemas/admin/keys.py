@@ -11,12 +11,10 @@ from msgspec import UNSET, Meta, UnsetType
 from billing import keys
 from billing.clock import utc_now
 from billing.tables import ApiKey
-from gateway.schemas.admin.common import Moment, Name, PageQuery, Ref, Tags
+from gateway.schemas.admin.common import Moment, Name, PageQuery, Priority, Ref, Tags, Tier
 
 Scopes = Annotated[list[Literal["inference", "usage:read", "admin"]], Meta(max_length=3)]
 Models = Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=1000)]
-Tier = Literal["flex", "default", "priority"]
-Priority = Annotated[int, Meta(ge=0, le=2)]
 
 
 class KeyCreate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

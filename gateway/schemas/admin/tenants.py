@@ -10,14 +10,18 @@ import msgspec
 from billing.money import format_usd
 from billing.tables import Project, Tenant
 from cache.policy import TenantCachePolicy
-from gateway.schemas.admin.common import Name, PageQuery, Ref, Slug, Usd
+from gateway.schemas.admin.common import Name, PageQuery, Priority, Ref, Slug, Tier, Usd
 
 
 class TenantCreate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """`max_service_tier` and `max_priority` are the most that any key of the tenant may have."""
+
     slug: Slug
     name: Name | None = None
     time_zone: str = "UTC"
     grace_usd: Usd = "0"
+    max_service_tier: Tier = "default"
+    max_priority: Priority = 1
     cache_policy: TenantCachePolicy | None = None
     settings: dict[str, Any] = {}
 
@@ -28,6 +32,8 @@ class TenantUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: Name | None = None
     time_zone: str | None = None
     grace_usd: Usd | None = None
+    max_service_tier: Tier | None = None
+    max_priority: Priority | None = None
     status: Literal["active", "suspended"] | None = None
     cache_policy: TenantCachePolicy | None = None
     settings: dict[str, Any] | None = None
@@ -40,6 +46,8 @@ class TenantView(msgspec.Struct, kw_only=True):
     status: str
     time_zone: str
     grace_usd: str
+    max_service_tier: str
+    max_priority: int
     cache_policy: dict[str, Any]
     settings: dict[str, Any]
     created_at: datetime
@@ -55,6 +63,8 @@ class TenantView(msgspec.Struct, kw_only=True):
             status=str(tenant.status),
             time_zone=tenant.time_zone,
             grace_usd=format_usd(tenant.grace_nano_usd),
+            max_service_tier=tenant.max_service_tier,
+            max_priority=tenant.max_priority,
             cache_policy=tenant.cache_policy,
             settings=tenant.settings,
             created_at=tenant.created_at,
