@@ -355,6 +355,13 @@ class Governor:
         if hit.hold is not None:
             hit.hold.amount_nano = amount
 
+    async def unhold_hit(self, admitted: AdmittedCall, hit: HitHold) -> None:
+        """A follower's money given back: the request goes on, and holds anew for a generation of its own."""
+        if hit.hold is not None:
+            await hit.hold.finish_extending()
+            await self._admission.unhold(hit.ticket)
+            admitted.handed_over = False
+
     async def release_hit(self, hit: HitHold) -> None:
         """Settles what was held for a hit, where anything was: at 0 if it was not booked. Never raises for Redis."""
         if hit.hold is not None and not hit.ticket.lost:

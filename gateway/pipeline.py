@@ -35,6 +35,7 @@ from gateway.presenters.notes import note
 from gateway.routing import Route, Router, Target
 from gateway.schemas.common import WeirNote
 from gateway.shadowing import Shadow
+from gateway.splicing import Diverged, Shown
 from gateway.thrift import SoftBudgets
 
 _FOLLOWED = Found(outcome=Outcome.HIT, reason=Reason.FLIGHT)
@@ -96,6 +97,8 @@ class Exchange:
         self._served_by: str | None = None
         self._pays = False
         self._hit: HitHold | None = None  # of a stream that watches another's generation, until it is booked
+        self._shown = Shown()  # of the same stream
+        self._looked_up: Found | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -130,7 +133,7 @@ class Exchange:
             admitted, exact = await pipeline.governor.admit(call, self._plan, lookup.stage)
             self.headers = admitted.headers
             async with admitted:
-                found = await pipeline.cache.look_up(lookup, exact)
+                found = self._looked_up = await pipeline.cache.look_up(lookup, exact)
                 self._say(found)
                 road = self._replayed(admitted, lookup, found) if found.hit else self._generated(admitted, lookup)
                 async with aclosing(road) as stream:
@@ -142,16 +145,17 @@ class Exchange:
             raise self._refusal(exc) from exc.__cause__
         finally:
             pipeline.metrics.in_flight.dec()
+            if self._looked_up is not None:  # once, as it came out: a miss may yet become a follower
+                pipeline.metrics.cache_lookup(self._found.outcome, self._found.reason)
 
     def _refusal(self, error: GatewayError) -> GatewayError:
         error.headers = {**self.headers, **error.headers}
         return error
 
     def _say(self, found: Found) -> None:
-        """x-weir-cache and its metric."""
+        """x-weir-cache, as long as headers have not left."""
         self._found = found
         self.headers["x-weir-cache"] = found.header
-        self._pipeline.metrics.cache_lookup(found.outcome, found.reason)
 
     def _mark_first(self) -> None:
         if self._first_at is None:
@@ -232,7 +236,7 @@ class Exchange:
     ) -> AsyncGenerator[Served, None]:
         call = self.call
         here_only = lookup.alone or not self._pipeline.shares_flights
-        whole = False
+        whole, failure = False, None
         while not whole:
             kept: list[Served] = []
             # The first here may itself follow another gateway: who pays is who is asked to produce.
@@ -251,10 +255,17 @@ class Exchange:
                             kept.append(served)
                     whole = True
                 except LeaderFailed as exc:
-                    shown = call.stream and exc.delivered
-                    if self._pays or shown or (flight.leader and not exc.delivered):
+                    if self._pays or (flight.leader and not exc.delivered):
                         raise
+                    if call.stream and exc.delivered:
+                        failure = exc
+                        break
                     whole = bool(kept) and finishes(kept[-1].pieces)  # its payer's row is durable, so it is an answer
+        if failure is not None:
+            async with aclosing(self._continued(admitted, lookup, failure)) as stream:
+                async for served in stream:
+                    yield served
+            return
         if kept and kept[-1].truncated_reason is not None:
             async with aclosing(self._paid(admitted, lookup)) as stream:
                 async for served in stream:
@@ -284,10 +295,34 @@ class Exchange:
         if not await self._hit.covers(served.counts):
             pieces = [Piece(index=index, finish_reason="length") for index in range(self.call.num_choices)]
             served = Served(pieces, self.counts, "budget")
+        self._shown.add(served.pieces)
         if finishes(served.pieces):
             self._truncated_reason = served.truncated_reason
             await self._book_hit(self._hit, served.counts)
         return served
+
+    async def _continued(
+        self, admitted: AdmittedCall, lookup: Lookup, failure: LeaderFailed
+    ) -> AsyncGenerator[Served, None]:
+        """A stream whose leader failed after it had shown tokens generates on its own what must begin with the same.
+
+        Raises: LeaderFailed where it cannot or does not begin with the same."""
+        if not self._shown.can_go_on(self.call):
+            raise failure
+        if self._hit is not None:
+            hit, self._hit = self._hit, None
+            await self._pipeline.governor.unhold_hit(admitted, hit)
+        assert self._looked_up is not None
+        self._found = self._looked_up  # no hit any more: it pays
+        async with aclosing(self._paid(admitted, lookup)) as stream:
+            async for served in stream:
+                try:
+                    pieces = self._shown.beyond(served.pieces)
+                except Diverged:
+                    await stream.athrow(failure)  # its row says failed, not that the client has left
+                    raise failure from None
+                if pieces:
+                    yield msgspec.structs.replace(served, pieces=pieces)
 
     def _seen(self, served: Served) -> list[Piece]:
         self.counts = served.counts
