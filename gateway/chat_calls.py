@@ -41,8 +41,9 @@ class ChatCalls:
         check_turns(data.messages)
         model = self._texts.of(route)
         plan = self._constrainer.chat(data, model)
-        prompt = await self._prompt(intake, data, model)
         wanted = data.max_completion_tokens if data.max_completion_tokens is not None else data.max_tokens
+        prompt = await self._prompt(intake, data, model, reserve_tokens=wanted or 1)
+        wanted = route.default_max_tokens if wanted is None else wanted
         max_tokens = fit(len(prompt.token_ids), wanted, model.info, param="messages")
         return intake.call(
             prompts=[prompt.token_ids],
@@ -79,7 +80,7 @@ class ChatCalls:
                 code="invalid_value",
             )
 
-    async def _prompt(self, intake: Intake, data: ChatRequest, model: TextModel) -> Prompt:
+    async def _prompt(self, intake: Intake, data: ChatRequest, model: TextModel, *, reserve_tokens: int) -> Prompt:
         continue_final = bool(data.continue_final_message)
         generation_prompt = data.add_generation_prompt
         kwargs = dict(data.chat_template_kwargs or {})
@@ -96,5 +97,5 @@ class ChatCalls:
             template_kwargs=kwargs or None,
             truncation=data.truncation or "disabled",
             template_source=data.chat_template,
-            reserve_tokens=data.max_completion_tokens or data.max_tokens or 1,
+            reserve_tokens=reserve_tokens,
         )

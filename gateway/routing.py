@@ -35,7 +35,9 @@ class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `strategy` orders the targets of a request: `ordered` as listed; `weighted` by a draw, the others after it as
     fallbacks; `cheapest` by price. `canary` gets `canary_share` of the requests, the route's targets are its
     fallback. `retries` are further tries at the same target. `timeout_s` bounds one attempt's wait for its first token.
-    `cache` narrows every tenant's cache policy for requests to this name.
+    `cache` narrows every tenant's cache policy for requests to this name. `default_max_tokens` is the output that a
+    chat, response or message asks for that names none: it bounds the answer and is what tokens per minute take for it;
+    without it that is all the context leaves.
     """
 
     targets: Annotated[tuple[TargetSpec, ...], Meta(min_length=1, max_length=32)]
@@ -45,6 +47,7 @@ class RouteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     retries: Annotated[int, Meta(ge=0, le=5)] = 1
     timeout_s: Annotated[float, Meta(gt=0, le=3600)] | None = None
     cache: RouteCachePolicy | UnsetType | None = UNSET
+    default_max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     description: str = ""
 
 
@@ -72,6 +75,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 1
     timeout_s: float | None = None
     cache: RouteCachePolicy | None = None
+    default_max_tokens: int | None = None
 
     @property
     def is_alias(self) -> bool:
@@ -184,6 +188,7 @@ def build_table(
             retries=spec.retries,
             timeout_s=spec.timeout_s,
             cache=spec.cache or None,
+            default_max_tokens=spec.default_max_tokens,
         )
     return RouteTable(routes)
 

@@ -25,7 +25,7 @@ from gateway.routing import RouteSpec, build_table
 from gateway.upstreams.base import Upstream
 from gateway.upstreams.registry import Surroundings, UpstreamSpec, build
 
-COLUMNS = ["name", "strategy", "targets", "canary", "retries", "timeout_s", "cache", "version"]
+COLUMNS = ["name", "strategy", "targets", "canary", "retries", "timeout_s", "default_max_tokens", "cache", "version"]
 _TARGET = re.compile(r"([^/\s]+)/([^\s]+?)(?:=(\d+(?:\.\d+)?))?")
 _HOST = Principal(
     tenant_id="host",
@@ -83,6 +83,7 @@ def list_(obj: CliContext, as_json: bool) -> None:
 @click.option("--canary-share", type=click.FloatRange(0, 1), default=0.0, show_default=True)
 @click.option("--retries", type=click.IntRange(0, 5), default=1, show_default=True, help="More tries at one target.")
 @click.option("--timeout-s", type=float, help="How long one try waits for its first token.")
+@click.option("--default-max-tokens", type=click.IntRange(1), help="Output of a chat that asks for no amount.")
 @cache_option
 @json_option
 @click.pass_obj
@@ -95,6 +96,7 @@ def set_(
     canary_share: float,
     retries: int,
     timeout_s: float | None,
+    default_max_tokens: int | None,
     cache_fields: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -111,6 +113,7 @@ def set_(
         "canary_share": canary_share,
         "retries": retries,
         "timeout_s": timeout_s,
+        "default_max_tokens": default_max_tokens,
         **({"cache": with_fields({}, cache_fields)} if cache_fields else {}),
     }
 

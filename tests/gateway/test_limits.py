@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from billing.tables import EntryStatus
 from engine.types import EngineRequest
 from tests.gateway.conftest import INPUT_NANO, OUTPUT_NANO, Gateway, StartGateway, frames, until
 from tests.gateway.fakes import Script, ScriptedEngine
+from tests.gateway.test_upstreams import set_route
 
 
 def price_of(prompt_tokens: int, output_tokens: int) -> int:
@@ -87,6 +91,40 @@ async def test_one_of_five_parallel_requests_fits_the_tokens_per_minute(gateway:
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert refused.json()["error"]["type"] == "tokens"
     assert "retry-after" in refused.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+async def test_a_request_that_names_no_output_takes_the_routes_default_from_the_tokens_per_minute(
+    start_gateway: StartGateway, path: str, text: dict[str, Any]
+) -> None:
+    gateway = await start_gateway(ScriptedEngine(Script(steps=("x ",) * 200)), cache_enabled=False)
+    await gateway.set_limit(gateway.tenant, "tpm", 200)
+    principal = await gateway.parts.billing.auth.authenticate(gateway.tenant.key)
+    # without one it is what the context leaves, more than the limit ever has
+    assert (await gateway.post(path, {"model": "m", **text})).status_code == 413
+    await set_route(gateway, "m", "local/m", default_max_tokens=100)
+    await until(lambda: gateway.parts.router.resolve("m", principal).default_max_tokens == 100)
+    # when two ask at once with a default of 100, then one fits
+    gateway.engine.gate.clear()
+    calls = [asyncio.create_task(gateway.post(path, {"model": "m", **text})) for _ in range(2)]
+    await until(lambda: sum(call.done() for call in calls) == 1)
+    gateway.engine.gate.set()
+    answers = sorted(await asyncio.gather(*calls), key=lambda answer: answer.status_code)
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert answers[1].headers["x-weir-limit"] == "tenant:tpm"
+    # and it has no more than the default, so that no limit is passed
+    [row] = await gateway.ledger()
+    assert row.output_tokens == 100
+    # what a request does name stands
+    await gateway.set_limit(gateway.tenant, "tpm", 100_000)
+    await gateway.post(path, {"model": "m", "max_tokens": 120, "max_output_tokens": 120, **text})
+    assert (await gateway.ledger())[-1].output_tokens == 120
 
 
 async def test_unused_tokens_are_given_back(gateway: Gateway) -> None:
