@@ -32,18 +32,20 @@ _QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/ping"})  # polled e
 
 
 class RequestContext:
-    """The ASGI wrapper. `new_request_id` is replaced in tests."""
+    """The ASGI wrapper. `allowed` gives a path's methods; `new_request_id` is replaced in tests."""
 
     def __init__(
         self,
         app: ASGIApp,
         metrics: Metrics,
         planes: Planes,
+        allowed: Callable[[str], str],
         new_request_id: Callable[[], str] = lambda: new_id("req"),
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._planes = planes
+        self._allowed = allowed
         self._new_request_id = new_request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,6 +57,8 @@ class RequestContext:
         try:
             if refusal := self._refusal(scope, exchange.method):
                 await _refuse(refusal, exchange.send)
+            elif allow := self._asked_options(scope, exchange.method):
+                await _tell_methods(allow, exchange.send)
             else:
                 await self._app(scope, exchange.receive, exchange.send)
         finally:
@@ -67,6 +71,13 @@ class RequestContext:
         if not self._planes.serves(_port(scope), _routed_path(scope)):
             return NotFound(f"Invalid URL ({method} {clip(scope['path'])})")
         return None
+
+    def _asked_options(self, scope: Scope, method: str) -> str:
+        """The methods to tell of. Litestar's own answer wants a key and leaves out methods of a path's other handlers;
+        a browser's preflight is for its CORS middleware."""
+        if method != "OPTIONS" or any(name == b"access-control-request-method" for name, _ in scope["headers"]):
+            return ""
+        return self._allowed(_routed_path(scope))
 
     def _finished(self, scope: Scope, exchange: _HttpExchange) -> None:
         seconds = time.perf_counter() - exchange.begun
@@ -159,6 +170,11 @@ async def _refuse(error: GatewayError, send: Send) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": error.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _tell_methods(allow: str, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _route(scope: Scope) -> str:
