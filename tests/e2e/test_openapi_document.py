@@ -47,10 +47,11 @@ def fuzz(weir: Weir, paths: str, api_key: str, own: list[str], *, max_examples: 
     """How many answers had (operation, "positive" or "negative" data, status); fails with Schemathesis' own words."""
     report = weir.folder / "cases.ndjson"
     words = [
-        "--config-file", str(HOOKS / "schemathesis.toml"), "run", weir.base_url.removesuffix("/v1") + "/openapi/openapi.json", "--include-path-regex", paths,
-        "--header", f"Authorization: Bearer {api_key}", "--checks", ",".join(CHECKS), "--max-examples",
-        str(max_examples), "--phases", "examples,coverage,fuzzing", "--seed", "7", "--generation-database", "none",
-        "--request-timeout", "120", "--continue-on-failure", "--no-color", "--warnings", "off",
+        "--config-file", str(HOOKS / "schemathesis.toml"), "run",
+        weir.base_url.removesuffix("/v1") + "/openapi/openapi.json",
+        "--include-path-regex", paths, "--header", f"Authorization: Bearer {api_key}", "--checks", ",".join(CHECKS),
+        "--phases", "examples,coverage,fuzzing", "--max-examples", str(max_examples), "--continue-on-failure",
+        "--seed", "7", "--generation-database", "none", "--request-timeout", "120", "--no-color", "--warnings", "off",
         "--report", "ndjson", "--report-ndjson-path", str(report),
     ]  # fmt: skip
     done = subprocess.run(
