@@ -28,6 +28,7 @@ from gateway.controllers.organization import ORGANIZATION_CONTROLLERS
 from gateway.controllers.responses import ResponsesController
 from gateway.controllers.tokenize import TokenizeController
 from gateway.controllers.usage import UsageController
+from gateway.draining import InFlight
 from gateway.errors import GatewayError, error_response, with_head
 from gateway.faults import KNOWN, known_error_response
 from gateway.metrics import Metrics
@@ -75,7 +76,10 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
         logging_config=None,
         state=State({"strict_fields": settings.strict_fields}),
     )
-    app.asgi_handler = RequestContext(app.asgi_handler, metrics, Planes(settings), _methods_of(app))
+    app.state.in_flight = in_flight = InFlight()
+    app.asgi_handler = RequestContext(
+        app.asgi_handler, metrics, Planes(settings), allowed=_methods_of(app), in_flight=in_flight
+    )
     return app
 
 
