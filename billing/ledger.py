@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing.clock import Clock, utc_now
 from billing.db import Database
+from billing.deadline import SharedDeadlines
 from billing.entry import AMOUNT_FIELDS, CONTENT_FIELDS, TOKEN_FIELDS, Entry
 from billing.errors import LedgerConflict, LedgerUnavailable
 from billing.journal import Journal
@@ -30,6 +31,7 @@ from billing.sinks import sink_for
 from billing.tables import EntryKind, EntryStatus, LedgerEntry, RollupMark
 
 COMMIT_DEADLINE_S = 0.025
+COMMIT_SLICE_S = 0.005
 COMMIT_TIMEOUT_S = 5.0  # a group whose commit hangs longer is given up; its rows are in the journal by then
 MAX_GROUP = 500
 REPLAY_EVERY_S = 1.0
@@ -82,6 +84,7 @@ class LedgerWriter:
         self._on_conflict = on_conflict
         self._queue: list[_Waiting] = []
         self._wake = asyncio.Event()
+        self._deadlines = SharedDeadlines(COMMIT_SLICE_S)
         self._tasks: list[asyncio.Task[None]] = []
         self.counters = LedgerCounters()
 
@@ -108,6 +111,7 @@ class LedgerWriter:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._tasks = []
+        self._deadlines.close()
         with contextlib.suppress(SQLAlchemyError, OSError, TimeoutError):
             await self.replay()
         await self._sink.close()
@@ -123,9 +127,9 @@ class LedgerWriter:
             waiting = _Waiting(entry, asyncio.get_running_loop().create_future())
             self._queue.append(waiting)
             self._wake.set()
+            self._deadlines.watch(waiting.done, deadline_s)
             try:
-                async with asyncio.timeout(deadline_s):
-                    result = await asyncio.shield(waiting.done)
+                result = await waiting.done
             except (SQLAlchemyError, OSError, TimeoutError):
                 waiting.abandoned = True
             else:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
 from litestar.di import Provide
-from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
-from litestar.utils import normalize_path
+from litestar.exceptions import HTTPException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme
 
-from gateway import openapi
+from gateway import __version__
 from gateway.controllers.admin import ADMIN_CONTROLLERS
 from gateway.controllers.batches import BatchController
 from gateway.controllers.chat import ChatController
@@ -28,8 +30,7 @@ from gateway.controllers.organization import ORGANIZATION_CONTROLLERS
 from gateway.controllers.responses import ResponsesController
 from gateway.controllers.tokenize import TokenizeController
 from gateway.controllers.usage import UsageController
-from gateway.draining import InFlight
-from gateway.errors import GatewayError, error_response, with_head
+from gateway.errors import GatewayError, error_response
 from gateway.faults import KNOWN, known_error_response
 from gateway.metrics import Metrics
 from gateway.middleware import EXPOSED_HEADERS, RequestContext
@@ -72,30 +73,12 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
         exception_handlers=_exception_handlers(),
         request_max_body_size=settings.max_body_bytes,
         cors_config=_cors(settings),
-        openapi_config=openapi.config(),
+        openapi_config=_openapi(),
         logging_config=None,
         state=State({"strict_fields": settings.strict_fields}),
     )
-    app.state.in_flight = in_flight = InFlight()
-    app.asgi_handler = RequestContext(
-        app.asgi_handler, metrics, Planes(settings), allowed=_methods_of(app), in_flight=in_flight
-    )
+    app.asgi_handler = RequestContext(app.asgi_handler, metrics, Planes(settings))
     return app
-
-
-def _methods_of(app: Litestar) -> Callable[[str], str]:
-    """What an Allow header says for a path; empty for an unknown one."""
-
-    def methods(path: str) -> str:
-        try:
-            app.asgi_router.handle_routing(path=normalize_path(path), method=cast(Any, "none of them"))
-        except MethodNotAllowedException as exc:
-            return with_head((exc.headers or {})["allow"])
-        except NotFoundException:
-            pass
-        return ""
-
-    return methods
 
 
 def _exception_handlers() -> Any:
@@ -114,11 +97,17 @@ def _dependencies(settings: Settings, metrics: Metrics) -> dict[str, Provide]:
 
         return provide
 
+    def parts(state: State) -> Parts:
+        """All of them, for the handlers of most requests: Litestar resolves several names in a task each."""
+        found: Parts = state.parts
+        return found
+
     names = (
         "pipeline", "chat_calls", "completion_calls", "embedding_calls", "responses", "files", "batches",
         "batch_worker", "router", "texts", "probe", "billing", "route_config", "invalidator",
     )  # fmt: skip
     provided = {name: Provide(of_parts(name), sync_to_thread=False) for name in names}
+    provided["parts"] = Provide(parts, sync_to_thread=False)
     provided["settings"] = Provide(lambda: settings, sync_to_thread=False)
     provided["metrics"] = Provide(lambda: metrics, sync_to_thread=False)
     return provided
@@ -134,4 +123,18 @@ def _cors(settings: Settings) -> CORSConfig | None:
         allow_headers=["*"],
         expose_headers=list(EXPOSED_HEADERS),
         max_age=600,
+    )
+
+
+def _openapi() -> OpenAPIConfig:
+    return OpenAPIConfig(
+        title="Weir",
+        version=__version__,
+        summary="A multi-tenant, cost-governed gateway for large language models",
+        path="/openapi",
+        render_plugins=[JsonRenderPlugin()],  # no page: Litestar's load their scripts from other people's hosts
+        components=Components(
+            security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer", description="An API key")}
+        ),
+        security=[{"bearer": []}],
     )

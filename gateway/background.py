@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -33,6 +33,27 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
+
+    async def finish_first(
+        self, work: Callable[[asyncio.Future[None]], Coroutine[Any, Any, None]], *, name: str
+    ) -> None:
+        """Runs `work` in one task and awaits its first part: until it sets the future that it is given. The rest goes
+        on by itself; all of it does when the caller is cancelled. Raises: what the first part raises."""
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(work(first), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(lambda ended: self._first_ended(ended, first))
+        await asyncio.shield(first)
+
+    def _first_ended(self, task: asyncio.Task[None], first: asyncio.Future[None]) -> None:
+        if first.done():
+            self._done(task)
+            return
+        self._tasks.discard(task)
+        if task.cancelled():
+            first.cancel()
+        else:
+            first.set_exception(task.exception() or RuntimeError(f"{task.get_name()} ended without its first part"))
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

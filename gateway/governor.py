@@ -177,11 +177,9 @@ class Governor:
         pipe = self._redis.pipeline(transaction=False)
         taken = stage.queue(pipe)
         lookup.queue(pipe)
-        deadline = LoopDeadline(ticket.redis_left_s)
         try:
-            async with deadline:
-                replies = await pipe.execute(raise_on_error=False)
-            ticket.redis_left_s -= deadline.used_s
+            replies, used_s = await self._admission.trips.execute(pipe.command_stack, deadline_s=ticket.redis_left_s)
+            ticket.redis_left_s -= used_s
             exact = lookup.parse(replies[taken:])
             return stage.parse(replies[:taken]), exact
         except ScriptsFlushed:
@@ -315,8 +313,7 @@ class Governor:
         taken = stage.queue(pipe)
         entry.stage.queue(pipe)
         try:
-            async with LoopDeadline(self._deadline_s):
-                replies = await pipe.execute(raise_on_error=False)
+            replies, _ = await self._admission.trips.execute(pipe.command_stack, deadline_s=self._deadline_s)
             await self._remove_victims(entry, replies[taken:])
             stage.parse(replies[:taken])
         except ScriptsFlushed:

@@ -363,7 +363,9 @@ class Exchange:
         finally:
             self._served_by = attempts.target.label if attempts.target is not None else None
             ending = self._ending(status, choices, attempts, counts)
-            await pipeline.background.finish(self._settle(hold, lookup, ending, choices), name="settle")
+            await pipeline.background.finish_first(
+                lambda durable: self._settle(hold, lookup, ending, choices, durable), name="settle"
+            )
         yield Served(withheld, counts, self._truncated_reason)
 
     def _cut(self, choices: dict[int, Choice], withheld: list[Piece]) -> None:
@@ -375,7 +377,9 @@ class Exchange:
                 withheld.append(piece)
                 gather(choices, [piece])
 
-    async def _settle(self, hold: Hold, lookup: Lookup, ending: Ending, choices: dict[int, Choice]) -> None:
+    async def _settle(
+        self, hold: Hold, lookup: Lookup, ending: Ending, choices: dict[int, Choice], durable: asyncio.Future[None]
+    ) -> None:
         """The row, durable; what follows it in Redis does not hold up the answer. Raises: LedgerUnavailable."""
         pipeline = self._pipeline
         try:
@@ -385,7 +389,8 @@ class Exchange:
             pipeline.background.spawn(pipeline.governor.release(hold, None), name="release")
             raise
         self._measure(ending.status, ending.counts)
-        pipeline.background.spawn(self._release(hold, lookup, ending, choices), name="release")
+        durable.set_result(None)
+        await self._release(hold, lookup, ending, choices)
 
     async def _release(self, hold: Hold, lookup: Lookup, ending: Ending, choices: dict[int, Choice]) -> None:
         """What was held goes back, and the answer is remembered."""

@@ -19,7 +19,6 @@ from litestar import Request
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
-from gateway.draining import STOPPING, server_stops
 from gateway.errors import ClientClosedRequest, GatewayError, from_exception
 
 T = TypeVar("T")
@@ -76,20 +75,31 @@ def json_response(payload: Any, *, headers: Mapping[str, str] | None = None, sta
 async def until_disconnect(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
     """Awaits `work`, cancelling it when the client leaves: Litestar itself lets a plain handler run to its end.
 
+    `work` runs in the caller's own task: one of its own, and waiting for it, cost as much as authentication.
+
     The body must have been read already. Raises: ClientClosedRequest; whatever `work` raises.
     """
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request.receive))
+    caller = asyncio.current_task()
+    assert caller is not None
+    left, over = False, False
+
+    def leave(watcher: asyncio.Task[None]) -> None:
+        nonlocal left
+        if not over and not watcher.cancelled():
+            left = True
+            caller.cancel()
+
+    gone = asyncio.create_task(_disconnected(request.receive))
+    gone.add_done_callback(leave)
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientClosedRequest("The client closed the connection before the answer was complete.")
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if left and caller.uncancel() == 0:  # else somebody else has cancelled too: the server's stop
+            raise ClientClosedRequest("The client closed the connection before the answer was complete.") from None
+        raise
     finally:
+        over = True
         gone.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -121,7 +131,7 @@ class EventStream(ASGIResponse):
         self._on_error = on_error
         self._last_sent = 0.0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         pump = asyncio.ensure_future(self._pump(send))
         watch = asyncio.ensure_future(self._watch(receive, send))
         try:
@@ -131,8 +141,6 @@ class EventStream(ASGIResponse):
             if not pump.done():
                 pump.cancel()
             await asyncio.wait({pump, watch})
-            if pump.cancelled() and scope["state"].get(STOPPING):
-                await send({"type": "http.response.body", "body": self._failed(server_stops()), "more_body": False})
         if not pump.cancelled() and (failure := pump.exception()):
             raise failure
 

@@ -28,8 +28,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from billing.clock import Clock, utc_now
 from billing.db import Database
-from billing.deadline import LoopDeadline
-from billing.errors import HoldLost, LimitsUnavailable, QuotaDenied
+from billing.errors import HoldLost, LimitsUnavailable, QuotaDenied, ScriptsFlushed
 from billing.limits import stages
 from billing.limits.local import LocalLimiter
 from billing.limits.policy import PolicyStore, Rule
@@ -37,6 +36,7 @@ from billing.limits.seed import Seeder
 from billing.limits.stage import Stage
 from billing.limits.ticket import Admitted, Extended, Held, HoldTerms, Ticket
 from billing.principal import Principal
+from billing.trips import Trips
 from billing.windows import Window
 
 REDIS_ERRORS = (RedisError, OSError, TimeoutError)
@@ -79,6 +79,7 @@ class Admission:
         deadline_s: float = 0.1,
     ) -> None:
         self._redis = redis
+        self.trips = Trips(redis)
         self._policies = policies
         self._clock = clock
         self._monotonic = monotonic
@@ -336,21 +337,29 @@ class Admission:
         if self._away_until:
             self._away_until = started + PROBE_EVERY_S  # this request is the probe, the others go on without
         left = ticket.redis_left_s if deadline_s is None else deadline_s
-        deadline = LoopDeadline(left)
         try:
-            async with deadline:
-                result = await stage.run(self._redis)
+            result, used_s = await self._trip(stage, left)
         except REDIS_ERRORS as exc:
+            if deadline_s is None and isinstance(exc, TimeoutError):
+                ticket.redis_left_s = 0.0
             self.note_away(exc)
             if isinstance(exc, RedisConnectionError):
                 # After a restart every pooled connection is dead: without this each would fail one more request.
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             raise
-        finally:
-            if deadline_s is None:
-                ticket.redis_left_s = max(0.0, left - deadline.used_s)
+        if deadline_s is None:
+            ticket.redis_left_s = max(0.0, left - used_s)
         self.note_back()
         return result
+
+    async def _trip(self, stage: Stage[T], left_s: float) -> tuple[T, float]:
+        """The stage's result, and the seconds counted."""
+        replies, used_s = await self.trips.execute(stage.commands, deadline_s=left_s)
+        try:
+            return stage.parse(replies), used_s
+        except ScriptsFlushed:
+            replies, more_s = await self.trips.execute(stage.loading, deadline_s=left_s - used_s)
+            return stage.parse(replies), used_s + more_s
 
     async def _run_seeded(self, ticket: Ticket, make: Callable[[], Stage[T]], *, deadline_s: float | None = None) -> T:
         try:
@@ -404,6 +413,7 @@ class Admission:
                 await self._beats
             self._beats = None
         await self.beat()
+        await self.trips.close()
 
     async def _beat_forever(self) -> None:
         while True:

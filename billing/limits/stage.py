@@ -12,6 +12,7 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError
 
 from billing.errors import ScriptsFlushed
+from billing.trips import Command
 
 T = TypeVar("T")
 Argument = str | bytes | int
@@ -75,6 +76,16 @@ class Stage(Generic[T]):
         if isinstance(reply, BaseException):
             raise reply
         return self._parse(reply)
+
+    @property
+    def commands(self) -> list[Command]:
+        """The stage alone, for `Trips`."""
+        return [(("EVALSHA", self._script.sha, len(self._keys), *self._keys, *self._arguments), {})]
+
+    @property
+    def loading(self) -> list[Command]:
+        """As `commands`, with the script itself: for a Redis that has forgotten it."""
+        return [(("EVAL", self._script.text, len(self._keys), *self._keys, *self._arguments), {})]
 
     async def run(self, redis: Redis) -> T:
         """In a trip of its own, loading the script where Redis has forgotten it."""

@@ -11,15 +11,13 @@ from litestar.response.base import ASGIResponse
 
 from gateway.auth import requires_key
 from gateway.calls import Endpoint
-from gateway.chat_calls import ChatCalls
 from gateway.controllers.common import plain_answer, streamed_answer
 from gateway.controllers.responses_spec import CHAT_RESPONSES
 from gateway.decoding import BodyDTO
 from gateway.intake import Intake
-from gateway.pipeline import Pipeline
+from gateway.parts import Parts
 from gateway.presenters.chat import ChatPresenter
 from gateway.schemas.chat import ChatRequest
-from gateway.settings import Settings
 
 
 class ChatController(Controller):
@@ -42,14 +40,11 @@ class ChatController(Controller):
         self,
         request: Request[Any, Any, Any],
         data: JSONBody[ChatRequest],
-        pipeline: NamedDependency[Pipeline],
-        chat_calls: NamedDependency[ChatCalls],
-        settings: NamedDependency[Settings],
+        parts: NamedDependency[Parts],
     ) -> ASGIResponse:
         """Raises: InvalidRequest (400), ModelNotFound (404), RateLimited and QuotaExceeded (429), Unavailable (503)."""
-        intake = Intake(request, Endpoint.CHAT, data, timeout_s=settings.request_timeout_s)
-        call = await chat_calls.build(intake, data)
-        exchange = pipeline.begin(call)
+        intake = Intake(request, Endpoint.CHAT, data, timeout_s=parts.settings.request_timeout_s)
+        exchange = parts.pipeline.begin(await parts.chat_calls.build(intake, data))
         presenter = ChatPresenter(data, exchange)
         if data.stream:
             return await streamed_answer(request, exchange, presenter.frames())

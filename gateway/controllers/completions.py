@@ -11,15 +11,13 @@ from litestar.response.base import ASGIResponse
 
 from gateway.auth import requires_key
 from gateway.calls import Endpoint
-from gateway.completion_calls import CompletionCalls
 from gateway.controllers.common import plain_answer, streamed_answer
 from gateway.controllers.responses_spec import COMPLETION_RESPONSES
 from gateway.decoding import BodyDTO
 from gateway.intake import Intake
-from gateway.pipeline import Pipeline
+from gateway.parts import Parts
 from gateway.presenters.completions import CompletionPresenter
 from gateway.schemas.completions import CompletionRequest
-from gateway.settings import Settings
 
 
 class CompletionController(Controller):
@@ -41,14 +39,12 @@ class CompletionController(Controller):
         self,
         request: Request[Any, Any, Any],
         data: JSONBody[CompletionRequest],
-        pipeline: NamedDependency[Pipeline],
-        completion_calls: NamedDependency[CompletionCalls],
-        settings: NamedDependency[Settings],
+        parts: NamedDependency[Parts],
     ) -> ASGIResponse:
         """Raises: InvalidRequest (400), ModelNotFound (404), RateLimited and QuotaExceeded (429), Unavailable (503)."""
-        intake = Intake(request, Endpoint.COMPLETIONS, data, timeout_s=settings.request_timeout_s)
-        built = await completion_calls.build(intake, data)
-        exchange = pipeline.begin(built.call)
+        intake = Intake(request, Endpoint.COMPLETIONS, data, timeout_s=parts.settings.request_timeout_s)
+        built = await parts.completion_calls.build(intake, data)
+        exchange = parts.pipeline.begin(built.call)
         presenter = CompletionPresenter(data, exchange, built)
         if data.stream:
             return await streamed_answer(request, exchange, presenter.frames())

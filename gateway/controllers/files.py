@@ -99,12 +99,7 @@ class FileController(Controller):
         principal = principal_of(request)
         return Response(file_object(await files.get(principal.tenant_id, principal.project_id, file_id)))
 
-    @get(
-        "/{file_id:str}/content",
-        operation_id="DownloadFile",
-        summary="Get a file's content",
-        media_type="application/octet-stream",
-    )
+    @get("/{file_id:str}/content", operation_id="DownloadFile", summary="Get a file's content")
     async def get_content(
         self, request: Request[Any, Any, Any], file_id: FromPath[str], files: NamedDependency[FileStore]
     ) -> Stream:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Callable
+from functools import cached_property
 from typing import Any
 
 import aiohttp
@@ -68,7 +69,7 @@ class OpenAIUpstream:
     def model(self) -> str:
         return self._spec.model
 
-    @property
+    @cached_property
     def revision(self) -> str:
         """Of weights elsewhere nothing is known: name and address stand for them."""
         return hashlib.sha256(f"{self._spec.base_url} {self._spec.remote_model or self.model}".encode()).hexdigest()

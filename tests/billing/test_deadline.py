@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from billing.deadline import LoopDeadline
+from billing.deadline import LoopDeadline, SharedDeadlines
 
 
 async def test_an_idle_loop_meets_the_deadline() -> None:
@@ -50,3 +50,35 @@ async def test_errors_inside_pass_through() -> None:
     with pytest.raises(KeyError):
         async with LoopDeadline(1.0):
             raise KeyError("inside")
+
+
+async def test_many_futures_share_one_timer_and_each_has_its_own_end() -> None:
+    loop = asyncio.get_running_loop()
+    deadlines = SharedDeadlines(0.01)
+    late, done, patient = (loop.create_future() for _ in range(3))
+    counted = deadlines.watch(late, 0.03)
+    deadlines.watch(done, 0.03)
+    deadlines.watch(patient, 60.0)
+    done.set_result("answer")
+
+    with pytest.raises(TimeoutError):
+        await late
+    assert counted.used_s == pytest.approx(0.03)
+    assert await done == "answer"
+    assert not patient.done()
+    deadlines.close()
+
+
+async def test_a_future_done_while_the_loop_was_busy_keeps_its_result() -> None:
+    loop = asyncio.get_running_loop()
+    deadlines = SharedDeadlines(0.01)
+    reply = loop.create_future()
+
+    def busy() -> None:
+        time.sleep(0.1)  # longer than the whole deadline
+        loop.call_soon(reply.set_result, "pong")
+
+    loop.call_soon(busy)
+    deadlines.watch(reply, 0.02)
+    assert await reply == "pong"
+    deadlines.close()

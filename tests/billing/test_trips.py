@@ -1,0 +1,118 @@
+"""All trips to Redis over one connection: replies find their trips, whatever becomes of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from billing.trips import Command, Trips
+from tests.billing.support import ValkeyProcess
+
+LONG_S = 60.0
+
+
+def command(*arguments: Any) -> list[Command]:
+    return [(arguments, {})]
+
+
+@pytest.fixture
+async def away(own_valkey: ValkeyProcess) -> AsyncIterator[Trips]:
+    """Trips to a server that the test may kill or freeze."""
+    client = Redis(unix_socket_path=own_valkey.socket)
+    trips = Trips(client)
+    yield trips
+    await trips.close()
+    await client.aclose()
+
+
+@pytest.fixture
+async def trips(redis: Redis) -> AsyncIterator[Trips]:
+    made = Trips(redis)
+    yield made
+    await made.close()
+
+
+async def test_many_trips_at_once_each_get_their_own_replies(trips: Trips) -> None:
+    async def one(number: int) -> list[Any]:
+        commands = [*command("SET", f"k{number}", number), *command("GET", f"k{number}"), *command("ECHO", b"\xff")]
+        replies, _ = await trips.execute(commands, deadline_s=LONG_S)
+        return replies
+
+    results = await asyncio.gather(*map(one, range(500)))
+    assert results == [[True, str(number).encode(), b"\xff"] for number in range(500)]
+
+
+async def test_replies_are_read_as_the_clients_own_pipeline_reads_them(trips: Trips, redis: Redis) -> None:
+    def filled() -> Any:
+        pipe = redis.pipeline(transaction=False)
+        pipe.hset("h", mapping={"a": 1, "b": 2.5})
+        pipe.hmget("h", ["a", "c"])
+        pipe.zadd("z", {"m": 3})
+        pipe.hgetall("h")
+        pipe.pexpire("h", 60_000)
+        return pipe
+
+    ours, _ = await trips.execute(filled().command_stack, deadline_s=LONG_S)
+    await redis.delete("h", "z")
+    assert ours == await filled().execute()
+
+
+async def test_a_command_that_fails_fails_alone(trips: Trips) -> None:
+    await trips.execute(command("SET", "text", "x"), deadline_s=LONG_S)
+    commands = [*command("INCR", "text"), *command("GET", "text")]
+    replies, _ = await trips.execute(commands, deadline_s=LONG_S)
+    assert isinstance(replies[0], ResponseError)
+    assert replies[1] == b"x"
+
+
+async def test_a_trip_that_was_given_up_leaves_the_others_their_replies(away: Trips, own_valkey: ValkeyProcess) -> None:
+    await away.execute(command("SET", "k", "v"), deadline_s=LONG_S)
+    own_valkey.freeze()
+    with pytest.raises(TimeoutError):
+        await away.execute(command("GET", "given-up"), deadline_s=0.05)
+    cancelled = asyncio.create_task(away.execute(command("GET", "cancelled"), deadline_s=LONG_S))
+    waiting = asyncio.create_task(away.execute(command("GET", "k"), deadline_s=LONG_S))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    own_valkey.thaw()
+    replies, _ = await waiting
+    assert replies == [b"v"]
+
+
+async def test_no_time_left_sends_nothing(trips: Trips, redis: Redis) -> None:
+    with pytest.raises(TimeoutError):
+        await trips.execute(command("SET", "k", "v"), deadline_s=0.0)
+    assert await redis.get("k") is None
+
+
+async def test_trips_under_way_fail_when_the_server_dies_and_the_next_connects_anew(
+    away: Trips, own_valkey: ValkeyProcess
+) -> None:
+    await away.execute(command("PING"), deadline_s=LONG_S)
+    own_valkey.freeze()
+    under_way = [asyncio.create_task(away.execute(command("GET", "k"), deadline_s=LONG_S)) for _ in range(3)]
+    await asyncio.sleep(0)
+    own_valkey.kill()
+    for outcome in await asyncio.gather(*under_way, return_exceptions=True):
+        assert isinstance(outcome, RedisConnectionError)
+    with pytest.raises((RedisConnectionError, OSError)):
+        await away.execute(command("PING"), deadline_s=LONG_S)
+    own_valkey.start()
+    assert (await away.execute(command("PING"), deadline_s=LONG_S))[0] == [True]
+
+
+async def test_closing_ends_at_once_even_while_it_connects(away: Trips, own_valkey: ValkeyProcess) -> None:
+    own_valkey.freeze()
+    waiting = asyncio.create_task(away.execute(command("PING"), deadline_s=LONG_S))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(LONG_S):
+        await away.close()
+    own_valkey.thaw()
+    with pytest.raises(RedisConnectionError):
+        await waiting
