@@ -173,10 +173,11 @@ class CacheDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide(request: CacheRequest, policy: CachePolicy, *, today: date) -> CacheDecision:
     """The rules of this module's docstring, in their order. `today`: for dates near it."""
-    reason = _bypass_reason(request, policy, today)
+    degree = _personal(request)
+    reason = _bypass_reason(request, policy, degree, today)
     if reason is not None:
         return CacheDecision(read=False, write=False, semantic=False, reason=reason)
-    end_user_scope = policy.personal == "end_user" and _personal(request) is not Personal.NONE
+    end_user_scope = policy.personal == "end_user" and degree is not Personal.NONE
     control = request.control
     read, write = not control.no_cache, not control.no_store
     return CacheDecision(
@@ -190,7 +191,7 @@ def decide(request: CacheRequest, policy: CachePolicy, *, today: date) -> CacheD
     )
 
 
-def _bypass_reason(request: CacheRequest, policy: CachePolicy, today: date) -> Reason | None:
+def _bypass_reason(request: CacheRequest, policy: CachePolicy, degree: Personal, today: date) -> Reason | None:
     if not policy.enabled:
         return Reason.DISABLED
     if policy.tools == "bypass" and uses_tools(request):
@@ -201,7 +202,6 @@ def _bypass_reason(request: CacheRequest, policy: CachePolicy, today: date) -> R
         return Reason.LIVE
     if _param(request, "temperature", 1.0) > policy.max_temperature:
         return Reason.TEMPERATURE
-    degree = _personal(request)
     if policy.personal == "bypass" and degree is not Personal.NONE:
         return Reason.PERSONAL
     if policy.personal == "end_user" and degree is Personal.STATE and request.end_user is None:

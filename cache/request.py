@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -55,7 +56,7 @@ def _seconds(value: str | None) -> int:
     return min(int(text), MAX_AGE_LIMIT_S)
 
 
-class CacheRequest(msgspec.Struct, frozen=True, kw_only=True):
+class CacheRequest(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One request as the cache sees it.
 
     `body` is the decoded OpenAI body as plain dicts and lists (`msgspec.to_builtins` of a struct does). Everything in
@@ -78,7 +79,7 @@ class CacheRequest(msgspec.Struct, frozen=True, kw_only=True):
     retrieval: bool = False
     control: CacheControl = CacheControl()
 
-    @property
+    @cached_property
     def messages(self) -> tuple[Mapping[str, Any], ...]:
         """The chat's messages; empty for a completion."""
         messages = self.body.get("messages")
@@ -86,7 +87,7 @@ class CacheRequest(msgspec.Struct, frozen=True, kw_only=True):
             return ()
         return tuple(message for message in messages if isinstance(message, Mapping))
 
-    @property
+    @cached_property
     def text(self) -> str | None:
         """What exact and semantic lookups compare: the last text part of a last message of the user's, or the prompt.
 

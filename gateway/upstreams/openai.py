@@ -16,6 +16,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from engine.types import TokenLogprob
 from gateway.calls import Call, Counts, Endpoint, Piece, ToolCallPiece
@@ -57,6 +58,11 @@ class OpenAIUpstream:
         self._session = session
         self._api_key = api_key
         self._count_tokens = count_tokens
+        base = spec.base_url.rstrip("/")
+        self._urls = {endpoint: URL(base + path) for endpoint, path in _PATHS.items()}
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, connect=spec.connect_timeout_s, sock_read=spec.first_token_timeout_s
+        )
 
     def __repr__(self) -> str:
         return f"OpenAIUpstream({self._spec.name!r}, {self._spec.model!r})"
@@ -99,13 +105,13 @@ class OpenAIUpstream:
         headers = {"content-type": "application/json", "x-request-id": f"{call.request_id}-{attempt}"}
         if key := self._api_key():
             headers["authorization"] = f"Bearer {key}"
-        timeout = aiohttp.ClientTimeout(
-            total=None, connect=self._spec.connect_timeout_s, sock_read=self._spec.first_token_timeout_s
-        )
-        url = self._spec.base_url.rstrip("/") + _PATHS[call.endpoint]
         try:
             async with self._session.post(
-                url, data=msgspec.json.encode(self._body(call)), headers=headers, timeout=timeout, allow_redirects=False
+                self._urls[call.endpoint],
+                data=msgspec.json.encode(self._body(call)),
+                headers=headers,
+                timeout=self._timeout,
+                allow_redirects=False,
             ) as response:
                 yield response
         except TimeoutError as exc:
