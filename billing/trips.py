@@ -33,10 +33,11 @@ Command = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 class _Trip:
-    __slots__ = ("commands", "done", "replies", "written_at")
+    __slots__ = ("commands", "done", "packed", "replies", "written_at")
 
     def __init__(self, commands: Sequence[Command], done: asyncio.Future[None]) -> None:
         self.commands = commands
+        self.packed = b"".join(_packed(arguments) for arguments, _ in commands)
         self.done = done
         self.replies: list[Any] = []
         self.written_at = 0.0
@@ -62,7 +63,7 @@ class Trips:
         """The replies, errors of single commands among them, and the seconds counted of the deadline.
 
         Args: commands as redis-py queues them (`Pipeline.command_stack`): arguments and options.
-        Raises: TimeoutError; redis.exceptions.ConnectionError.
+        Raises: TimeoutError; redis.exceptions.ConnectionError; TypeError for an argument that Redis has no form for.
         """
         if deadline_s <= 0:
             raise TimeoutError
@@ -147,8 +148,7 @@ class Trips:
             for trip in trips:
                 trip.written_at = now
             self._written.extend(trips)
-            packed = b"".join(_packed(arguments) for trip in trips for arguments, _ in trip.commands)
-            await connection.send_packed_command(packed, check_health=False)
+            await connection.send_packed_command(b"".join(trip.packed for trip in trips), check_health=False)
 
     async def _read(self, connection: AbstractConnection) -> None:
         try:

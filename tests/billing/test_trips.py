@@ -71,6 +71,13 @@ async def test_a_command_that_fails_fails_alone(trips: Trips) -> None:
     assert replies[1] == b"x"
 
 
+async def test_an_argument_that_redis_has_no_form_for_fails_its_own_trip_only(trips: Trips) -> None:
+    good = asyncio.create_task(trips.execute(command("ECHO", "fine"), deadline_s=LONG_S))
+    with pytest.raises(TypeError):
+        await trips.execute(command("SET", "k", None), deadline_s=LONG_S)
+    assert (await good)[0] == [b"fine"]
+
+
 async def test_a_trip_that_was_given_up_leaves_the_others_their_replies(away: Trips, own_valkey: ValkeyProcess) -> None:
     await away.execute(command("SET", "k", "v"), deadline_s=LONG_S)
     own_valkey.freeze()
