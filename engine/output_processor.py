@@ -12,7 +12,7 @@ from typing import Protocol
 from engine.core_output import CoreOutput, TokenScore
 from engine.detokenizer import IncrementalDetokenizer
 from engine.errors import EngineError, RequestFailed
-from engine.stop_strings import StopFinder
+from engine.stop_strings import AnswerStopFinder, StopFinder
 from engine.tokenizer import Tokenizer
 from engine.types import Delta, EngineRequest, FinishReason, SamplingParams, TokenLogprob
 
@@ -102,7 +102,7 @@ class OutputProcessor:
     def _new_sequence(self, sampling: SamplingParams) -> _Sequence:
         return _Sequence(
             IncrementalDetokenizer(self._tokenizer, skip_special_tokens=sampling.skip_special_tokens),
-            StopFinder(sampling.stop, include=sampling.include_stop_str_in_output),
+            _stop_finder(sampling),
         )
 
     def _failed(self, state: _Request, output: CoreOutput) -> list[Delta | EngineError]:
@@ -157,10 +157,8 @@ class OutputProcessor:
             if output.ends_by_token and last and not sampling.include_stop_str_in_output:
                 break
             piece = sequence.detokenizer.push((token_id,))
-            if sequence.completion_tokens + used <= sampling.min_tokens:
-                pieces.append(sequence.stops.flush() + piece)
-                continue
-            pieces.append(sequence.stops.push(piece))
+            counts = sequence.completion_tokens + used > sampling.min_tokens
+            pieces.append(sequence.stops.push(piece, counts=counts))
             if sequence.stops.found is not None:
                 return used, "".join(pieces), sequence.stops.found
         if output.finish_reason is not None:
@@ -204,3 +202,10 @@ def _joined(deltas: list[Delta], index: int) -> Delta:
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
     )
+
+
+def _stop_finder(sampling: SamplingParams) -> StopFinder:
+    include = sampling.include_stop_str_in_output
+    if sampling.unstopped is None or not sampling.stop:
+        return StopFinder(sampling.stop, include=include)
+    return AnswerStopFinder(sampling.stop, sampling.unstopped, include=include)

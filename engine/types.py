@@ -27,6 +27,18 @@ class Priority(IntEnum):
     BATCH = 2
 
 
+class Unstopped(msgspec.Struct, frozen=True):
+    """The part of an output in which stop strings do not count, a model's reasoning.
+
+    It stands at the very beginning, from `open` (white space before it is allowed; `is_open`: the prompt ended inside
+    it already) to the first `close` and the white space behind that.
+    """
+
+    open: str
+    close: str
+    is_open: bool = False
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to choose the next tokens. Defaults are OpenAI's; `engine.validation` checks the bounds before the queue.
 
@@ -49,6 +61,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_tokens: int | None = None
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    unstopped: Unstopped | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
 from litestar.di import Provide
-from litestar.exceptions import HTTPException
-from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, SecurityScheme
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+from litestar.utils import normalize_path
 
-from gateway import __version__
+from gateway import openapi
 from gateway.controllers.admin import ADMIN_CONTROLLERS
 from gateway.controllers.batches import BatchController
 from gateway.controllers.chat import ChatController
@@ -30,7 +28,8 @@ from gateway.controllers.organization import ORGANIZATION_CONTROLLERS
 from gateway.controllers.responses import ResponsesController
 from gateway.controllers.tokenize import TokenizeController
 from gateway.controllers.usage import UsageController
-from gateway.errors import GatewayError, error_response
+from gateway.draining import InFlight
+from gateway.errors import GatewayError, error_response, with_head
 from gateway.faults import KNOWN, known_error_response
 from gateway.metrics import Metrics
 from gateway.middleware import EXPOSED_HEADERS, RequestContext
@@ -73,12 +72,30 @@ def create_app(settings: Settings, overrides: Overrides | None = None) -> Litest
         exception_handlers=_exception_handlers(),
         request_max_body_size=settings.max_body_bytes,
         cors_config=_cors(settings),
-        openapi_config=_openapi(),
+        openapi_config=openapi.config(),
         logging_config=None,
         state=State({"strict_fields": settings.strict_fields}),
     )
-    app.asgi_handler = RequestContext(app.asgi_handler, metrics, Planes(settings))
+    app.state.in_flight = in_flight = InFlight()
+    app.asgi_handler = RequestContext(
+        app.asgi_handler, metrics, Planes(settings), allowed=_methods_of(app), in_flight=in_flight
+    )
     return app
+
+
+def _methods_of(app: Litestar) -> Callable[[str], str]:
+    """What an Allow header says for a path; empty for an unknown one."""
+
+    def methods(path: str) -> str:
+        try:
+            app.asgi_router.handle_routing(path=normalize_path(path), method=cast(Any, "none of them"))
+        except MethodNotAllowedException as exc:
+            return with_head((exc.headers or {})["allow"])
+        except NotFoundException:
+            pass
+        return ""
+
+    return methods
 
 
 def _exception_handlers() -> Any:
@@ -123,18 +140,4 @@ def _cors(settings: Settings) -> CORSConfig | None:
         allow_headers=["*"],
         expose_headers=list(EXPOSED_HEADERS),
         max_age=600,
-    )
-
-
-def _openapi() -> OpenAPIConfig:
-    return OpenAPIConfig(
-        title="Weir",
-        version=__version__,
-        summary="A multi-tenant, cost-governed gateway for large language models",
-        path="/openapi",
-        render_plugins=[JsonRenderPlugin()],  # no page: Litestar's load their scripts from other people's hosts
-        components=Components(
-            security_schemes={"bearer": SecurityScheme(type="http", scheme="bearer", description="An API key")}
-        ),
-        security=[{"bearer": []}],
     )

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import msgspec
 
-from gateway.calls import Call, OutputParser
+from engine.types import Unstopped
+from gateway.calls import Call
 from gateway.constraints import Constrainer, prompt_parts
 from gateway.errors import InvalidRequest
 from gateway.intake import Intake
 from gateway.messages import check_turns
 from gateway.prompts import Prompt, TextModel
-from gateway.reasoning import with_reasoning
+from gateway.reasoning import reasoning_of, with_reasoning
 from gateway.routing import Router
 from gateway.sampling import chat_sampling, fit
 from gateway.schemas.chat import ChatRequest
@@ -45,19 +46,20 @@ class ChatCalls:
         prompt = await self._prompt(intake, data, model, reserve_tokens=wanted or 1)
         wanted = route.default_max_tokens if wanted is None else wanted
         max_tokens = fit(len(prompt.token_ids), wanted, model.info, param="messages")
+        sampling = plan.apply(chat_sampling(data, model.info, grammar=plan.grammar, max_tokens=max_tokens))
+        reasoning = self._reasoning(plan, model, prompt)
         return intake.call(
             prompts=[prompt.token_ids],
-            sampling=plan.apply(chat_sampling(data, model.info, grammar=plan.grammar, max_tokens=max_tokens)),
-            new_parser=self._parser(plan, model, prompt),
+            sampling=msgspec.structs.replace(sampling, unstopped=reasoning),
+            new_parser=with_reasoning(plan.new_parser, reasoning),
             dropped_turns=prompt.dropped_turns,
         )
 
-    def _parser(self, plan: OutputPlan, model: TextModel, prompt: Prompt) -> Callable[[], OutputParser] | None:
+    def _reasoning(self, plan: OutputPlan, model: TextModel, prompt: Prompt) -> Unstopped | None:
         if model.template is None:
-            return plan.new_parser
-        return with_reasoning(
-            plan.new_parser,
-            template=model.template.source,
+            return None
+        return reasoning_of(
+            model.template.source,
             prompt_end=model.decode(prompt.token_ids[-PROMPT_END_TOKENS:], skip_special_tokens=False),
             has_grammar=plan.grammar is not None,
         )

@@ -278,6 +278,12 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def with_head(allowed: str) -> str:
+    """The methods of an Allow header, sorted, with the HEAD that is answered wherever GET is."""
+    methods = {method.strip() for method in allowed.split(",") if method.strip()}
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
+
+
 def clip(value: str, limit: int = MAX_ECHO_CHARS) -> str:
     """At most `limit` characters of something the caller sent."""
     return value if len(value) <= limit else value[:limit] + "…"
@@ -300,7 +306,7 @@ def _from_http_exception(exc: HTTPException, method: str, path: str) -> GatewayE
         401: Unauthenticated("You didn't provide an API key."),
         403: PermissionDenied("You have insufficient permissions for this operation."),
         404: NotFound(f"Invalid URL ({where})"),
-        405: MethodNotAllowed(f"Not allowed to {method} on {clip(path)}."),
+        405: MethodNotAllowed(f"Not allowed to {method} on {clip(path)}.", headers=_allow(exc)),
         413: BodyTooLarge("The request body is larger than this server accepts."),
         415: UnsupportedMedia(""),
     }
@@ -312,6 +318,10 @@ def _from_http_exception(exc: HTTPException, method: str, path: str) -> GatewayE
         # Litestar's detail for query and header parameters; bodies are decoded by gateway/decoding.py.
         return InvalidRequest(clip(_detail(exc)))
     return ServerError()
+
+
+def _allow(exc: HTTPException) -> dict[str, str]:
+    return {"allow": with_head((exc.headers or {}).get("allow", ""))}
 
 
 def _detail(exc: HTTPException) -> str:

@@ -38,7 +38,7 @@ class Probe:
         self._engine = engine
         self._required = required
         self._optional = optional
-        self.draining = False
+        self.drain_begun: float | None = None  # time.monotonic()
         self.last_stats: EngineStats | None = None
 
     async def alive(self) -> HealthReport:
@@ -52,7 +52,7 @@ class Probe:
         probes = [*self._required.values(), *self._optional.values()]
         engine, *states = await asyncio.gather(self._engine_state(), *(_answers(probe) for probe in probes))
         checks = {"engine": engine, **dict(zip(names, states, strict=True))}
-        if self.draining:
+        if self.drain_begun is not None:
             return HealthReport(status="down", checks={**checks, "gateway": "draining"})
         down = engine not in ("ready", "none") or any(checks[name] != "ok" for name in self._required)
         degraded = any(checks[name] != "ok" for name in self._optional)

@@ -5,6 +5,7 @@ Wrapped around Litestar's whole ASGI handler, because Litestar's own middleware 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from billing.ids import new_id
+from gateway.draining import STOPPING, InFlight, server_stops
 from gateway.errors import LEFT_IN_BODY, MAX_HEAD_BYTES, GatewayError, HeadTooLarge, NotFound, clip
 from gateway.metrics import Metrics
-from gateway.planes import Planes
+from gateway.planes import HEALTH_PATHS, Planes
 
 log = logging.getLogger("gateway.access")
 
@@ -28,22 +30,31 @@ EXPOSED_HEADERS = (
     "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
     "x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
 )  # fmt: skip
+UNCOUNTED = HEALTH_PATHS | {"/metrics"}  # answered until the very end, and waited for by nobody
 _QUIET_PATHS = frozenset({"/health", "/ready", "/metrics", "/ping"})  # polled every few seconds
 
 
 class RequestContext:
-    """The ASGI wrapper. `new_request_id` is replaced in tests."""
+    """The ASGI wrapper.
+
+    `allowed` gives a path's methods; `in_flight` is told of every request; `new_request_id` is replaced in tests.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         metrics: Metrics,
         planes: Planes,
+        *,
+        allowed: Callable[[str], str],
+        in_flight: InFlight,
         new_request_id: Callable[[], str] = lambda: new_id("req"),
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._planes = planes
+        self._allowed = allowed
+        self._in_flight = in_flight
         self._new_request_id = new_request_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,8 +66,18 @@ class RequestContext:
         try:
             if refusal := self._refusal(scope, exchange.method):
                 await _refuse(refusal, exchange.send)
-            else:
+            elif allow := self._asked_options(scope, exchange.method):
+                await _tell_methods(allow, exchange.send)
+            elif _routed_path(scope) in UNCOUNTED:
                 await self._app(scope, exchange.receive, exchange.send)
+            else:
+                with self._in_flight.one(exchange.state):
+                    await self._app(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            if not exchange.state.get(STOPPING):
+                raise
+            if not exchange.has_begun:  # a stream that has says it itself
+                await _refuse(server_stops(), exchange.send)
         finally:
             self._finished(scope, exchange)
 
@@ -66,7 +87,16 @@ class RequestContext:
             return HeadTooLarge()
         if not self._planes.serves(_port(scope), _routed_path(scope)):
             return NotFound(f"Invalid URL ({method} {clip(scope['path'])})")
+        if self._in_flight.refusing and _routed_path(scope) not in UNCOUNTED:
+            return server_stops()
         return None
+
+    def _asked_options(self, scope: Scope, method: str) -> str:
+        """The methods to tell of. Litestar's own answer wants a key and leaves out methods of a path's other handlers;
+        a browser's preflight is for its CORS middleware."""
+        if method != "OPTIONS" or any(name == b"access-control-request-method" for name, _ in scope["headers"]):
+            return ""
+        return self._allowed(_routed_path(scope))
 
     def _finished(self, scope: Scope, exchange: _HttpExchange) -> None:
         seconds = time.perf_counter() - exchange.begun
@@ -94,13 +124,14 @@ class _HttpExchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         self.begun = time.perf_counter()
         self.status = 499  # what it stays at when nothing was ever sent
+        self.has_begun = False
         self.request_id = request_id
         self.method = str(cast(dict[str, Any], scope)["method"])
         self._receive = receive
         self._body_read = False
         self._send = send
-        self._state: dict[str, Any] = scope.setdefault("state", {})
-        self._state["request_id"] = request_id
+        self.state: dict[str, Any] = scope.setdefault("state", {})
+        self.state["request_id"] = request_id
         self._is_head = self.method == "HEAD"
         # A copy: the server frames the answer by the method in its scope, and a HEAD's has a length and no body.
         self.scope = cast(Scope, {**scope, "method": "GET"}) if self._is_head else scope
@@ -109,7 +140,7 @@ class _HttpExchange:
         """The server's next message. A client that leaves before its body is whole is noted for `error_response`."""
         message = cast(dict[str, Any], await self._receive())
         if message["type"] == "http.disconnect" and not self._body_read:
-            self._state[LEFT_IN_BODY] = True
+            self.state[LEFT_IN_BODY] = True
         elif message["type"] == "http.request" and not message.get("more_body", False):
             self._body_read = True
         return message
@@ -117,6 +148,7 @@ class _HttpExchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.has_begun = True
             message["headers"] = [*message.get("headers", ()), *self._headers()]
         elif self._is_head and message["type"] == "http.response.body":
             message = cast(Message, {**message, "body": b""})
@@ -129,7 +161,7 @@ class _HttpExchange:
             (b"openai-processing-ms", str(milliseconds).encode()),
             (b"openai-version", OPENAI_VERSION.encode()),
         ]
-        if ignored := self._state.get("ignored_fields"):
+        if ignored := self.state.get("ignored_fields"):
             names = ", ".join(ignored).encode("ascii", "backslashreplace").decode()
             printable = "".join(char if " " <= char <= "~" else "?" for char in names)
             headers.append((b"x-weir-warning", f"ignored unknown fields: {printable}"[:1000].encode()))
@@ -157,8 +189,14 @@ def _head_bytes(scope: Scope) -> int:
 async def _refuse(error: GatewayError, send: Send) -> None:
     body = msgspec.json.encode(error.envelope())
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.encode(), value.encode()) for name, value in error.response_headers().items()]
     await send({"type": "http.response.start", "status": error.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _tell_methods(allow: str, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _route(scope: Scope) -> str:

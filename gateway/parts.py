@@ -296,11 +296,10 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 async def _drain(settings: Settings, probe: Probe, engine: EngineClient | None, background: Background) -> None:
-    """No new requests; what runs may end, at most for drain_timeout_s; then what settles may."""
-    probe.draining = True
-    begun = time.monotonic()
+    """No new requests; what runs may end, within drain_timeout_s of SIGTERM; then what settles may."""
+    begun = probe.drain_begun = probe.drain_begun or time.monotonic()
     if engine is not None:
-        await engine.drain(settings.drain_timeout_s)
+        await engine.drain(max(0.0, settings.drain_timeout_s - (time.monotonic() - begun)))
     left = await background.drain(max(1.0, settings.drain_timeout_s - (time.monotonic() - begun)))
     if left:
         log.error("%d background tasks were still running when the drain time was over", left)

@@ -38,9 +38,19 @@ def decode_query(query_string: bytes, type_: type[Q]) -> Q:
         raise InvalidRequest(f"The query has more than {MAX_FIELDS} parameters.") from exc
     document = _gather(pairs, _shapes(type_))
     try:
-        return msgspec.convert(document, type_, strict=False)
+        query = msgspec.convert(document, type_, strict=False)
     except msgspec.ValidationError as exc:
         raise explain(exc, document) from exc
+    _refuse_null(query, document)
+    return query
+
+
+def _refuse_null(query: msgspec.Struct, document: dict[str, Any]) -> None:
+    """msgspec reads the word `null` as nothing where no text is expected: a filter would be ignored."""
+    for field in msgspec.structs.fields(query):
+        if field.encode_name in document and getattr(query, field.name) is None:
+            value = clip(str(document[field.encode_name]))
+            raise InvalidRequest(f"Invalid value: '{value}'.", param=field.encode_name, code="invalid_value")
 
 
 class _Shape(Enum):
@@ -134,7 +144,7 @@ def _schema(part: dict[str, Any]) -> Schema:
     """The main alternative of a nullable type; what msgspec says of it in OpenAPI's own names."""
     options = [each for each in part.get("anyOf", [part]) if each.get("type") != "null"]
     main = options[0]
-    kind = OpenAPIType(main["type"]) if "type" in main else OpenAPIType.OBJECT
+    kind = OpenAPIType(main.get("type", "string" if "enum" in main else "object"))
     names: dict[str, Callable[[Any], Any]] = {"enum": list, "minimum": float, "maximum": float, "format": str}
     known = {name: convert(main[name]) for name, convert in names.items() if name in main}
     items = _schema(main["items"]) if main.get("items") else None

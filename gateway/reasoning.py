@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from engine.types import Unstopped
 from gateway.calls import OutputParser, Piece
 from gateway.tools.format import could_start, held_length
 
@@ -104,19 +105,25 @@ class ReasoningParser:
         piece.tool_calls = piece.tool_calls + inner.tool_calls
 
 
-def with_reasoning(
-    new_parser: Callable[[], OutputParser] | None, *, template: str, prompt_end: str, has_grammar: bool
-) -> Callable[[], OutputParser] | None:
-    """`new_parser` behind a ReasoningParser where the template is a thinking model's.
+def reasoning_of(template: str, *, prompt_end: str, has_grammar: bool) -> Unstopped | None:
+    """Where a thinking model's reasoning stands in its answer; None for other models.
 
     Args: prompt_end is the end of the rendered prompt; has_grammar: the answer is constrained from its first token, so
     it holds no reasoning.
     """
     if OPEN not in template or has_grammar:
+        return None
+    return Unstopped(OPEN, CLOSE, is_open=prompt_end.rstrip().endswith(OPEN))
+
+
+def with_reasoning(
+    new_parser: Callable[[], OutputParser] | None, reasoning: Unstopped | None
+) -> Callable[[], OutputParser] | None:
+    """`new_parser` behind a ReasoningParser where there may be reasoning."""
+    if reasoning is None:
         return new_parser
-    is_open = prompt_end.rstrip().endswith(OPEN)
 
     def new() -> OutputParser:
-        return ReasoningParser(new_parser() if new_parser is not None else None, is_open=is_open)
+        return ReasoningParser(new_parser() if new_parser is not None else None, is_open=reasoning.is_open)
 
     return new

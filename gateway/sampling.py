@@ -9,6 +9,7 @@ from gateway.schemas.completions import CompletionRequest
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's for /v1/completions
 MAX_LOGIT_BIAS = 1024
+_LEAST_TOP_P = 1e-6  # what OpenAI's 0 means: the most likely token alone
 
 _TIER_PRIORITY = {"flex": Priority.BATCH, "default": Priority.STANDARD, "priority": Priority.INTERACTIVE}
 _TIER_NAMES = {"auto": "default", "scale": "default", "fast": "priority"}
@@ -74,7 +75,7 @@ def _sampling(
         n=request.n or 1,
         best_of=best_of,
         temperature=_or(request.temperature, 1.0),
-        top_p=_or(request.top_p, 1.0),
+        top_p=max(_or(request.top_p, 1.0), _LEAST_TOP_P),
         top_k=max(0, request.top_k or 0),
         min_p=request.min_p or 0.0,
         repetition_penalty=_or(request.repetition_penalty, 1.0),

@@ -8,7 +8,7 @@ import gc
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -104,21 +104,43 @@ def _migrate(settings: Settings, steps: Steps) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens: the engine is loaded in the application's lifespan, which `startup` waits for."""
+    """Says when it listens: the engine is loaded in the application's lifespan, which `startup` waits for.
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    At SIGTERM and Ctrl-C it goes on listening until what runs has ended, so that new requests are told to go elsewhere;
+    uvicorn's own would close the port first.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, on_ready: Callable[[], None], drain: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+        self._drain = drain
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # uvicorn's own would raise the signal again after draining: the exit status would be -15 and nothing after
         # `run` would happen. A second Ctrl-C ends at once.
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
+        if self._loop is None or self._ending is not None or self.should_exit:
+            self.force_exit = sig == signal.SIGINT and self._loop is not None
+            self.should_exit = True
+        else:
+            self._loop.call_soon_threadsafe(self._begin_to_end)
+
+    def _begin_to_end(self) -> None:
+        self._ending = self._ending or asyncio.create_task(self._end(), name="drain")
+
+    async def _end(self) -> None:
+        try:
+            await self._drain()
+        finally:
+            self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if not self.should_exit:
+            self._loop = asyncio.get_running_loop()
             gc.collect()
             gc.freeze()  # what was loaded stays: the collector need not walk it in the middle of a request
             self._on_ready()
@@ -141,7 +163,12 @@ def _run(settings: Settings, listeners: list[socket.socket], steps: Steps, made:
 
     app = create_app(settings)
     config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False, **_uvicorn_options(settings))
-    server = _Server(config, ready)
+
+    async def drain() -> None:
+        app.state.parts.probe.drain_begun = time.monotonic()
+        await app.state.in_flight.drain(settings.drain_timeout_s)
+
+    server = _Server(config, ready, drain)
     server.run(sockets=listeners)
     if not server.started:
         raise StartupError("the application did not start; the log above says why")

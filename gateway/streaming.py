@@ -19,6 +19,7 @@ from litestar import Request
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
+from gateway.draining import STOPPING, server_stops
 from gateway.errors import ClientClosedRequest, GatewayError, from_exception
 
 T = TypeVar("T")
@@ -131,7 +132,7 @@ class EventStream(ASGIResponse):
         self._on_error = on_error
         self._last_sent = 0.0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pump = asyncio.ensure_future(self._pump(send))
         watch = asyncio.ensure_future(self._watch(receive, send))
         try:
@@ -141,6 +142,8 @@ class EventStream(ASGIResponse):
             if not pump.done():
                 pump.cancel()
             await asyncio.wait({pump, watch})
+            if pump.cancelled() and scope["state"].get(STOPPING):
+                await send({"type": "http.response.body", "body": self._failed(server_stops()), "more_body": False})
         if not pump.cancelled() and (failure := pump.exception()):
             raise failure
 

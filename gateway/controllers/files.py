@@ -99,7 +99,12 @@ class FileController(Controller):
         principal = principal_of(request)
         return Response(file_object(await files.get(principal.tenant_id, principal.project_id, file_id)))
 
-    @get("/{file_id:str}/content", operation_id="DownloadFile", summary="Get a file's content")
+    @get(
+        "/{file_id:str}/content",
+        operation_id="DownloadFile",
+        summary="Get a file's content",
+        media_type="application/octet-stream",
+    )
     async def get_content(
         self, request: Request[Any, Any, Any], file_id: FromPath[str], files: NamedDependency[FileStore]
     ) -> Stream:

@@ -27,6 +27,7 @@ from gateway.schemas.responses import (
 from gateway.streaming import json_response, until_disconnect
 
 MAX_PAGE = 100
+KEPT = answers(Response, "The response as it is kept.")
 
 
 class ResponsesController(Controller):
@@ -80,7 +81,7 @@ class ResponsesController(Controller):
         prepared = await responses.prepare(request, data)
         return json_response(InputTokens(input_tokens=prepared.call.num_prompt_tokens))
 
-    @get("/{response_id:str}", operation_id="GetResponse", summary="Get a response")
+    @get("/{response_id:str}", operation_id="GetResponse", summary="Get a response", responses=KEPT)
     async def get_response(
         self,
         request: Request[Any, Any, Any],
@@ -107,6 +108,7 @@ class ResponsesController(Controller):
         operation_id="CancelResponse",
         summary="Cancel a response in the background",
         status_code=200,
+        responses=KEPT,
     )
     async def cancel_response(
         self, request: Request[Any, Any, Any], response_id: FromPath[str], responses: NamedDependency[ResponseService]

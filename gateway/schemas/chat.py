@@ -38,7 +38,7 @@ MAX_TOOLS = 128
 class ContentPart(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One part of a message's content. Only `text` and `refusal` parts can be answered by a text model."""
 
-    type: str
+    type: Annotated[str, Meta(extra_json_schema={"enum": ["text", "refusal"]})]  # others are refused by name
     text: str | None = None
     refusal: str | None = None
 

@@ -9,12 +9,14 @@ from msgspec import Meta
 
 from gateway.schemas.common import Metadata, TokenId, UserId
 
+InputText = Annotated[str, Meta(extra_json_schema={"minLength": 1})]  # said, not checked: the refusal names the input
+
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The body of POST /v1/embeddings."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
-    input: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1, max_length=2048)]
+    input: InputText | Annotated[list[InputText | TokenId | list[TokenId]], Meta(min_length=1, max_length=2048)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
     user: UserId | None = None

@@ -34,6 +34,39 @@ Item = dict[str, Any]
 ResponseId = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
+def _object(kind: str, required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"type": {"const": kind}, **properties}, "required": list(required)}
+
+
+_TEXT = {"type": "string"}
+_PARTS = {"type": "array", "items": _object("input_text", ("type", "text"), text=_TEXT)}
+_CONTENT = {"anyOf": [_TEXT, _PARTS]}
+# For the OpenAPI document: `gateway/responses/items.py` reads an item and says what is wrong with it.
+InputItem = Annotated[
+    Item,
+    Meta(
+        extra_json_schema={
+            "anyOf": [
+                _object(
+                    "message",
+                    ("role", "content"),
+                    role={"enum": ["user", "assistant", "system", "developer"]},
+                    content=_CONTENT,
+                ),
+                _object(
+                    "function_call",
+                    ("type", "call_id", "name", "arguments"),
+                    call_id=_TEXT,
+                    name=_TEXT,
+                    arguments=_TEXT,
+                ),
+                _object("function_call_output", ("type", "call_id", "output"), call_id=_TEXT, output=_TEXT),
+            ]
+        }
+    ),
+]
+
+
 class FunctionTool(msgspec.Struct, kw_only=True):
     """Only functions: the built-in tools run on OpenAI's side."""
 
@@ -84,7 +117,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     """The body of POST /v1/responses."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
-    input: str | Annotated[list[Item], Meta(max_length=MAX_ITEMS)] | None = None
+    input: str | Annotated[list[InputItem], Meta(max_length=MAX_ITEMS)] | None = None
     instructions: str | None = None
     previous_response_id: ResponseId | None = None
     stream: bool | None = None

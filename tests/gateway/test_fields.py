@@ -46,6 +46,15 @@ async def test_every_sampling_field_reaches_the_engine(gateway: Gateway) -> None
     assert (s.ignore_eos, s.skip_special_tokens, s.include_stop_str_in_output, s.logprobs) == (True, False, True, 4)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_top_p_of_zero_is_the_most_likely_token_alone(gateway: Gateway, path: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "top_p": 0}
+    response = await gateway.post(path, body)
+
+    assert response.status_code == 200
+    assert 0 < gateway.engine.requests[0].sampling.top_p < 1e-4
+
+
 async def test_defaults_are_openais(gateway: Gateway) -> None:
     await gateway.chat()
 

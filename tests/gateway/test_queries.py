@@ -54,6 +54,8 @@ def test_numbers_booleans_and_objects_are_read_and_the_rest_keeps_its_default() 
         (b"at[lte]=1", "at.lte"),
         (b"at=1", "at"),
         (b"batch=perhaps", "batch"),
+        (b"batch=null", "batch"),
+        (b"batch=NULL", "batch"),
     ],
 )
 def test_what_does_not_fit_is_400_and_named(query: bytes, param: str) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from engine.chat_template import ChatTemplate
+from engine.types import Unstopped
 from gateway.calls import Choice
 from gateway.prompts import TextModel
-from gateway.reasoning import ReasoningParser, with_reasoning
+from gateway.reasoning import ReasoningParser, reasoning_of, with_reasoning
 from gateway.tools.choice import Mode, ToolPolicy
 from gateway.tools.format import ToolSpec
 from gateway.tools.parser import ToolOutputParser
@@ -69,8 +70,9 @@ def test_a_call_inside_the_reasoning_is_only_thought_of() -> None:
 
 
 def test_other_models_and_constrained_answers_are_left_alone() -> None:
-    assert with_reasoning(None, template="{{ messages }}", prompt_end="<think>", has_grammar=False) is None
-    assert with_reasoning(None, template="<think>", prompt_end="", has_grammar=True) is None
+    assert reasoning_of("{{ messages }}", prompt_end="<think>", has_grammar=False) is None
+    assert reasoning_of("<think>", prompt_end="", has_grammar=True) is None
+    assert with_reasoning(None, None) is None
 
 
 THINKING = CHATML.replace(
@@ -118,3 +120,13 @@ async def test_a_response_has_its_reasoning_as_an_item_of_its_own(start_gateway:
     assert got[first_delta - 1]["part"]["type"] == "reasoning_text"
     assert [item["type"] for item in got[-1]["response"]["output"]] == ["reasoning", "message"]
     assert {event["content_index"] for event in got if "content_index" in event} == {0}
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+async def test_stop_strings_are_for_the_answer_behind_the_reasoning(start_gateway: StartGateway, thinks: bool) -> None:
+    gateway = await start_gateway(text_model=thinking_model())
+
+    await gateway.chat("capital?", stop=["\n\n"], chat_template_kwargs={"enable_thinking": thinks})
+
+    sampling = gateway.engine.requests[0].sampling
+    assert (sampling.stop, sampling.unstopped) == (("\n\n",), Unstopped("<think>", "</think>", is_open=thinks))
