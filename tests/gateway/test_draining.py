@@ -88,4 +88,4 @@ async def test_a_plain_call_that_runs_too_long_is_503(start_gateway: StartGatewa
     answer = await running
     assert answer.status_code == 503
     assert msgspec.json.decode(answer.content)["error"]["code"] == "server_stopping"
-    assert not engine.running
+    await until(lambda: not engine.running)
