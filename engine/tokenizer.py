@@ -22,6 +22,8 @@ from engine.errors import ModelLoadError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
+LOCKED_CHARS = 2048  # about 0.1 ms of tokenising
+
 
 class Tokenizer:
     """Thread-safe after construction. `bos_token_id` is None where the model has none."""
@@ -89,7 +91,7 @@ class Tokenizer:
             text = text.removeprefix(self.bos_token)
         if allow_special:
             return prefix + self.encode_with_specials(text, {})
-        return prefix + list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return prefix + _ids(self._tokenizer, text)
 
     def encode_with_specials(self, text: str, literals: Mapping[str, str]) -> list[int]:
         """Ids of a templated text: special tokens become control ids, except inside the caller's words.
@@ -98,13 +100,13 @@ class Tokenizer:
         the special tokens were found, so it can hold none. Everything between two special tokens is encoded as one
         piece, exactly as the library does, so merges and spaces at the borders of the caller's words are unchanged.
         """
-        table = {ord(mark): spelling for mark, spelling in literals.items()}
+        table = str.maketrans(dict(literals))
         ids: list[int] = []
         pieces = self._split_at_specials(text)
         for position, (piece, special_id) in enumerate(pieces):
             if piece:
                 tokenizer = self._tokenizer if position == 0 else self._inner_tokenizer
-                ids.extend(tokenizer.encode(piece.translate(table), add_special_tokens=False).ids)
+                ids.extend(_ids(tokenizer, piece.translate(table) if table else piece))
             if special_id is not None:
                 ids.append(special_id)
         return ids
@@ -194,6 +196,17 @@ class Tokenizer:
             right = r"\s*" if token.get("rstrip") else ""
             parts.append(left + re.escape(token["content"]) + right)
         return re.compile("|".join(parts))
+
+
+def _ids(tokenizer: RustTokenizer, text: str) -> list[int]:
+    """A long text goes by the call for batches: only that one lets go of the interpreter lock while it works.
+
+    By the other a thread that tokenised 400 KB let no other thread run for 0.4 s, the event loop's neither.
+    """
+    if len(text) <= LOCKED_CHARS:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+    [encoded] = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    return list(encoded.ids)
 
 
 def _plain_tokenizer(parsed: Mapping[str, Any], spec: str | None = None) -> RustTokenizer:

@@ -25,6 +25,8 @@ MAX_DEPTH = 200  # deeper JSON is refused; llguidance stops at about 120, no cli
 MAX_FLOAT_REPAIRS = 64  # integral floats mended in one body; a list of a million 1.0 is refused instead
 MAX_WARNED_FIELDS = 10
 
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _PATH = re.compile(r" - at (?:`key` in )?`(\$[^`]*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 _BOUND = re.compile(r"^Expected `(\w+)`(?: of length)? (>=|<=|>|<) (-?[\d.e+]+)$")
@@ -260,19 +262,19 @@ def _bad_length(param: str, kind: str, op: str, limit: int, value: Any) -> Inval
 def check_depth(raw: bytes) -> None:
     """Raises: MalformedBody when brackets nest deeper than MAX_DEPTH outside strings.
 
-    Cheap bodies first: fewer opening brackets than MAX_DEPTH cannot nest deeper than it.
+    Cheap bodies first: fewer opening brackets than MAX_DEPTH cannot nest deeper than it. Texts go in one pass of C, as
+    this runs on the event loop: 400 KB of prose with brackets took 27 ms when each character was a step.
     """
     if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
         return
+    brackets = _TEXT.sub(b"", raw).translate(None, _NO_BRACKETS)
+    if brackets.count(b"[") + brackets.count(b"{") <= MAX_DEPTH:
+        return
     depth = 0
-    for token in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', raw, re.DOTALL):
-        first = token[0][0]
-        if first in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise MalformedBody(f"nested deeper than {MAX_DEPTH} levels")
-        elif first in b"]}":
-            depth -= 1
+    for bracket in brackets:
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise MalformedBody(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def unknown_fields(raw: bytes, type_: type[msgspec.Struct]) -> list[str]:

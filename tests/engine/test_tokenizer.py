@@ -7,6 +7,8 @@ import json
 import random
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.detokenizer import IncrementalDetokenizer
 from engine.errors import ModelLoadError
-from engine.tokenizer import Tokenizer
+from engine.tokenizer import LOCKED_CHARS, Tokenizer
 
 SPACE = "▁"
 
@@ -211,3 +213,27 @@ def test_reading_text_imports_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_a_thread_that_tokenises_a_long_text_lets_others_run(smollm2: Path) -> None:
+    # given a text that takes a thread some hundred milliseconds
+    tokenizer = Tokenizer.from_folder(smollm2)
+    text = "The weir holds back the river, and measures it. " * 20_000
+    work = threading.Thread(target=lambda: tokenizer.encode(text))
+    # when another thread goes on beside it
+    moments = [time.perf_counter()]
+    work.start()
+    while work.is_alive():
+        time.sleep(0)
+        moments.append(time.perf_counter())
+    # then it never stood still for most of that time, as it does under the library's plain call
+    longest = max(later - earlier for earlier, later in itertools.pairwise(moments))
+    assert longest < (moments[-1] - moments[0]) / 2
+
+
+@pytest.mark.parametrize("char", ["a", "é", "水", " ", "\n"])
+def test_long_texts_are_the_same_ids_as_by_the_plain_call(smollm2: Path, char: str) -> None:
+    tokenizer = Tokenizer.from_folder(smollm2)
+    for length in (LOCKED_CHARS - 1, LOCKED_CHARS, LOCKED_CHARS + 1, 3 * LOCKED_CHARS):
+        text = (f"{char} word <|im_end|> 12345 " * length)[:length]
+        assert tokenizer.encode(text) == list(tokenizer._tokenizer.encode(text, add_special_tokens=False).ids)

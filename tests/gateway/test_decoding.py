@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.decoding import MAX_DEPTH, check_depth, decode, is_json_type, unknown_fields
 from gateway.errors import InvalidRequest, MalformedBody
@@ -229,6 +233,20 @@ def test_depth_is_counted_outside_strings() -> None:
     check_depth(b"[[]," * 1 + b"[]," * 5000 + b"[]]")
     with pytest.raises(MalformedBody):
         check_depth(b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(MAX_DEPTH - 3, MAX_DEPTH + 3), st.text('"[]{}\\ a\n', max_size=60), st.booleans())
+def test_depth_is_what_the_nesting_is_whatever_the_texts(depth: int, text: str, mapping: bool) -> None:
+    value: object = [text]
+    for level in range(depth - 1):
+        value = {text: value} if mapping and level % 2 else [text, value]
+    raw = json.dumps(value, ensure_ascii=False).encode()
+    if depth <= MAX_DEPTH:
+        check_depth(raw)
+        return
+    with pytest.raises(MalformedBody, match="nested"):
+        check_depth(raw)
 
 
 def test_unknown_fields_are_found_at_the_top_only_and_bounded() -> None:
