@@ -1,9 +1,10 @@
 """Does a question ask for something that changes by itself? Then no stored answer may serve it, and none is stored.
 
-No embedding shows it, so it is read off the wording: words for now, and attributes that are volatile by nature (price,
-stock, weather, score, status, delivery, balance, availability, opening), unless the question is timeless by its form
-("what is a stock option", "how do I track a parcel", a translation, something quoted) or speaks of a past year. A
-lexicon finds what it knows: docs/cache.md prints its figures on lists it was and was not written with.
+No embedding shows it, so it is read off the wording, in two ways: by words for now and for what is volatile by nature
+(price, stock, weather, score, status, delivery, balance, availability, opening), here, in five languages; and by the
+question's structure, in English (`cache.live_english`) and Chinese (`cache.live_chinese`), since a lexicon finds only
+what it knows. Neither counts where the question is timeless by its form ("what is a stock option", "how do I track a
+parcel", a translation, something quoted) or speaks of a past year. docs/cache.md prints the figures.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from __future__ import annotations
 import re
 from datetime import date, timedelta
 
+from cache import live_chinese, live_english
 from cache.canonical import both_ends
 from cache.guards.dates import MONTHS
+from cache.language import language_of
 
+QUESTION_CHARS = 200  # at either end: what is read by structure, whose patterns' time grows with the square
 NEAR_DAYS = 31  # a date this near is an appointment, a departure or a deadline, not history
 
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|`[^`]*`|「[^」]*」|\w+\(\)")
@@ -118,14 +122,18 @@ _DATES = (
 
 def is_live(text: str, *, today: date) -> bool:
     """Whether `text` asks for something volatile. `today` is the caller's date, for dates near it."""
-    lowered = _QUOTED.sub(" ", both_ends(text).lower().replace("’", "'")).strip()
+    asked = _QUOTED.sub(" ", both_ends(text).replace("’", "'")).strip()
+    lowered = asked.lower()
     if any(abs(day - today) <= timedelta(days=NEAR_DAYS) for day in _dates_in(lowered, today)):
+        return True
+    if any(int(year) < today.year for year in _YEAR.findall(lowered)):
+        return False
+    question = asked if len(asked) <= 2 * QUESTION_CHARS else f"{asked[:QUESTION_CHARS]}\n{asked[-QUESTION_CHARS:]}"
+    if language_of(question) == "zh" and live_chinese.why_live(question) is not None:
         return True
     if _TIMELESS.search(lowered):
         return False
-    if any(int(year) < today.year for year in _YEAR.findall(lowered)):
-        return False
-    return _LIVE.search(lowered) is not None
+    return _LIVE.search(lowered) is not None or live_english.why_live(question) is not None
 
 
 def _dates_in(text: str, today: date) -> list[date]:

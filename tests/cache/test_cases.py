@@ -69,7 +69,8 @@ async def test_1_the_same_request_of_a_second_tenant_misses_and_of_the_first_hit
     assert await client.ask(chat(PARAPHRASE, tenant="b")) == ("semantic", "answer 2")
 
 
-async def test_2_one_long_question_of_two_users_is_not_shared_by_similarity(client: Client) -> None:
+async def test_2_one_long_question_of_two_users_is_not_shared_by_similarity(store: RedisStore) -> None:
+    client = Client(store, CachePolicy(live_data="allow"))
     long = "Considering everything I told you about my finances, what do I still owe? " + "Details. " * 40
     assert (await client.ask(chat(long, tenant="t", end_user="u1")))[0] == "miss"
     assert (await client.ask(chat(long, tenant="t", end_user="u2")))[0] == "miss"

@@ -10,18 +10,45 @@ import pytest
 from cache.live_data import is_live
 
 TODAY = date(2026, 11, 29)
-LISTED = Path(__file__).parents[2] / "benchmarks" / "data" / "cache_quality" / "live.tsv"
+LISTS = Path(__file__).parents[2] / "benchmarks" / "data" / "cache_quality"
 
 
-def test_on_the_labelled_list_recall_is_95_and_precision_90_per_cent() -> None:
-    rows = [line.split("\t") for line in LISTED.read_text("utf-8").splitlines()]
+@pytest.mark.parametrize(("name", "size"), [("live.tsv", 200), ("live_dev.tsv", 509)])
+def test_on_the_labelled_lists_recall_is_95_and_precision_90_per_cent(name: str, size: int) -> None:
+    rows = [line.split("\t") for line in (LISTS / name).read_text("utf-8").splitlines()]
     found = {"live": 0, "stable": 0}
     for label, question in rows:
         found[label] += is_live(question, today=TODAY)
     num_live = sum(label == "live" for label, _ in rows)
-    assert len(rows) == 200
+    assert len(rows) == size
     assert found["live"] / num_live >= 0.95
     assert found["live"] / sum(found.values()) >= 0.90
+
+
+@pytest.mark.parametrize(
+    ("live", "stable"),
+    [
+        # one known thing, now, against the kind, always
+        ("Is the viaduct closed?", "Is a viaduct a bridge?"),
+        ("Has the gardener mowed the lawn?", "Has a lawn to be mowed in winter?"),
+        ("Are the geraniums flowering?", "Do geraniums flower in shade?"),
+        ("What did the plumber say?", "What did the Romans say to each other?"),
+        ("How many of the chairs are broken?", "How many legs does a chair have?"),
+        ("Which platform are we on?", "Which platform is best for a podcast?"),
+        ("How many stamps do I have?", "How many stamps do I need for a letter?"),
+        ("Who is the treasurer of the club?", "Who is the author of the club's anthem?"),
+        ("When does the ferry leave?", "When do tulips need water?"),
+        ("Show me the failed jobs.", "Show me how to fail gracefully."),
+        ("What is the toll rate for lorries?", "What is a toll?"),
+        ("渡轮修好了吗？", "怎么修渡轮？"),
+        ("前面还有几个人？", "一年有几个月？"),
+        ("谁是现任馆长？", "谁写了这本书？"),
+        ("那家书店还开着吗？", "什么是书店？"),
+    ],
+)
+def test_what_is_asked_of_one_thing_now_is_told_from_what_holds_for_its_kind(live: str, stable: str) -> None:
+    assert is_live(live, today=TODAY)
+    assert not is_live(stable, today=TODAY)
 
 
 @pytest.mark.parametrize(
