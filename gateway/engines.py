@@ -1,35 +1,65 @@
-"""Which engine a process has: a thread of its own, a supervised child, or none (a gateway to upstreams only)."""
+"""Which engines a process has: threads of its own, supervised children, or none (a gateway to upstreams only)."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
+
+import msgspec
 
 from engine.chat_template import ChatTemplate
 from engine.client import EngineClient
+from engine.config import EngineConfig
 from engine.model_source import resolve_model
 from engine.tokenizer import Tokenizer
 from engine.types import ModelInfo
 from gateway.prompts import TextModel
-from gateway.settings import Settings
+from gateway.settings import NO_ENGINE, Settings
 from gateway.sockets import short_socket_path
 
-NO_ENGINE = "none"
 # Upstreams know their own limits; ours must not refuse what theirs would take.
 UNBOUNDED_TOKENS = 1 << 24
+
+
+class Served(msgspec.Struct, frozen=True):
+    """A further model: its settings, its running engine, its text side."""
+
+    config: EngineConfig
+    engine: EngineClient
+    text: TextModel
 
 
 def make_engine(settings: Settings) -> EngineClient | None:
     """The engine that `engine_mode` asks for; None for the model `none`. Nothing is loaded yet."""
     if settings.engine.model == NO_ENGINE:
         return None
+    return _make(settings, settings.engine, "engine.sock")
+
+
+async def start_further(settings: Settings, stack: AsyncExitStack) -> tuple[Served, ...]:
+    """The engines of `models`, one after the other: each sizes its pages by what the ones before left.
+
+    Raises: ModelLoadError.
+    """
+    started = []
+    for number, config in enumerate(settings.models, start=2):
+        engine = _make(settings, config, f"engine{number}.sock")
+        await engine.start()
+        stack.push_async_callback(engine.close)
+        text = await asyncio.to_thread(TextModel.from_info, engine.model, template_file=config.chat_template)
+        started.append(Served(config, engine, text))
+    return tuple(started)
+
+
+def _make(settings: Settings, config: EngineConfig, socket_name: str) -> EngineClient:
     if _mode(settings) == "child":
         from engine.child_client import ChildClient  # imports no torch: the child does
 
-        return ChildClient(settings.engine, short_socket_path(settings.data_path, "engine.sock"))
+        return ChildClient(config, short_socket_path(settings.data_path, socket_name))
     from engine.inline_client import InlineClient  # imports torch: only where the engine runs in this process
 
-    return InlineClient(settings.engine)
+    return InlineClient(config)
 
 
 def _mode(settings: Settings) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
 from engine.client import EngineClient
+from engine.errors import EngineUnavailable
 from engine.types import EngineStats
 
 PROBE_TIMEOUT_S = 1.0
@@ -26,7 +28,8 @@ class HealthReport(msgspec.Struct, kw_only=True):
 
 
 class Probe:
-    """Asks every part, each within PROBE_TIMEOUT_S. `required` parts down mean down; `optional` ones degraded."""
+    """Asks every part, each within PROBE_TIMEOUT_S. `required` parts down mean down; `optional` ones degraded. Of
+    several engines the worst counts: all are this process's own. `last_stats`: each model's."""
 
     def __init__(
         self,
@@ -34,12 +37,13 @@ class Probe:
         *,
         required: Mapping[str, Callable[[], Awaitable[object]]],
         optional: Mapping[str, Callable[[], Awaitable[object]]],
+        further: Sequence[EngineClient] = (),
     ) -> None:
-        self._engine = engine
+        self.engines = [*([] if engine is None else [engine]), *further]
         self._required = required
         self._optional = optional
         self.drain_begun: float | None = None  # time.monotonic()
-        self.last_stats: EngineStats | None = None
+        self.last_stats: dict[str, EngineStats] = {}
 
     async def alive(self) -> HealthReport:
         """Only what restarting this process could mend: the engine."""
@@ -59,19 +63,27 @@ class Probe:
         return HealthReport(status="down" if down else "degraded" if degraded else "ok", checks=checks)
 
     async def _engine_state(self) -> str:
-        if self._engine is None:
+        if not self.engines:
             return "none"
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                return (await self._engine.health()).status
-        except TimeoutError:
-            return "hung"
+        states = await asyncio.gather(*map(_state, self.engines))
+        dead = [state for state in states if state not in ENGINE_ALIVE]
+        return next((state for state in (*dead, *states) if state != "ready"), "ready")
 
     async def watch_engine(self, period_s: float = 1.0) -> None:
         """Keeps `last_stats` fresh for the metrics; runs until cancelled."""
-        while self._engine is not None:
-            self.last_stats = await self._engine.stats()
+        while self.engines:
+            for engine in self.engines:
+                with contextlib.suppress(EngineUnavailable):  # its process is being started again
+                    self.last_stats[engine.model.name] = await engine.stats()
             await asyncio.sleep(period_s)
+
+
+async def _state(engine: EngineClient) -> str:
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            return (await engine.health()).status
+    except TimeoutError:
+        return "hung"
 
 
 async def _answers(probe: Callable[[], Awaitable[object]]) -> str:

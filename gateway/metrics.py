@@ -6,7 +6,7 @@ labelled metrics are kept, as `.labels()` takes a lock on every call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -97,9 +97,9 @@ class Metrics:
         """`result`: ok, retryable, failed or open (the breaker)."""
         self._upstream(upstream, result).inc()
 
-    def watch_engine(self, model: str, stats: Callable[[], EngineStats | None]) -> None:
-        """Exports an engine's last reading at every scrape."""
-        self.registry.register(_EngineCollector(model, stats))
+    def watch_engines(self, stats: Callable[[], Mapping[str, EngineStats]]) -> None:
+        """Exports each engine's last reading, by its model's name, at every scrape."""
+        self.registry.register(_EngineCollector(stats))
 
     def render(self) -> bytes:
         """The text exposition format."""
@@ -107,52 +107,53 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    """vLLM's names over one EngineStats reading."""
+    """vLLM's names over readings of EngineStats, by model."""
 
-    def __init__(self, model: str, stats: Callable[[], EngineStats | None]) -> None:
-        self._model = model
+    def __init__(self, stats: Callable[[], Mapping[str, EngineStats]]) -> None:
         self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._stats()
-        if stats is None:
-            return
-        used = (
-            1 - (stats.kv_blocks_free + stats.kv_blocks_cached) / stats.kv_blocks_total if stats.kv_blocks_total else 0
-        )
-        gauges = {
-            "vllm:num_requests_running": stats.num_running,
-            "vllm:num_requests_waiting": stats.num_waiting,
-            "vllm:kv_cache_usage_perc": used,
-            "engine_kv_blocks": stats.kv_blocks_total,
-            "engine_kv_blocks_free": stats.kv_blocks_free,
-            "engine_kv_blocks_cached": stats.kv_blocks_cached,
-        }
-        counters = {
-            "vllm:num_preemptions": stats.num_preemptions,
-            "vllm:prompt_tokens": stats.prompt_tokens,
-            "vllm:generation_tokens": stats.generation_tokens,
-            "vllm:prefix_cache_queries": stats.prefix_cache_queries,
-            "vllm:prefix_cache_hits": stats.prefix_cache_hits,
-            "vllm:spec_decode_num_drafts": stats.num_drafts,
-            "vllm:spec_decode_num_draft_tokens": stats.num_draft_tokens,
-            "vllm:spec_decode_num_accepted_tokens": stats.num_accepted_tokens,
-            "engine_steps": stats.num_steps,
-            "engine_busy_microseconds": stats.busy_us,
-            "engine_idle_microseconds": stats.idle_us,
-        }
-        yield from self._families(gauges.items(), counters.items())
-        success = CounterMetricFamily("vllm:request_success", "as vLLM's", labels=["model_name", "finished_reason"])
-        for reason, count in stats.finished.items():
-            success.add_metric([self._model, reason], count)
-        yield success
+        families: dict[str, Metric] = {}
+        for model, stats in self._stats().items():
+            for family in _families(model, stats):
+                known = families.setdefault(family.name, family)
+                if known is not family:
+                    known.samples.extend(family.samples)
+        yield from families.values()
 
-    def _families(self, gauges: Iterable[tuple[str, float]], counters: Iterable[tuple[str, float]]) -> Iterator[Metric]:
-        for name, value in gauges:
-            gauge = GaugeMetricFamily(name, "of the engine", labels=["model_name"])
-            gauge.add_metric([self._model], value)
-            yield gauge
-        for name, value in counters:
-            counter = CounterMetricFamily(name, "of the engine", labels=["model_name"])
-            counter.add_metric([self._model], value)
-            yield counter
+
+def _families(model: str, stats: EngineStats) -> Iterator[Metric]:
+    used = 1 - (stats.kv_blocks_free + stats.kv_blocks_cached) / stats.kv_blocks_total if stats.kv_blocks_total else 0
+    gauges = {
+        "vllm:num_requests_running": stats.num_running,
+        "vllm:num_requests_waiting": stats.num_waiting,
+        "vllm:kv_cache_usage_perc": used,
+        "engine_kv_blocks": stats.kv_blocks_total,
+        "engine_kv_blocks_free": stats.kv_blocks_free,
+        "engine_kv_blocks_cached": stats.kv_blocks_cached,
+    }
+    counters = {
+        "vllm:num_preemptions": stats.num_preemptions,
+        "vllm:prompt_tokens": stats.prompt_tokens,
+        "vllm:generation_tokens": stats.generation_tokens,
+        "vllm:prefix_cache_queries": stats.prefix_cache_queries,
+        "vllm:prefix_cache_hits": stats.prefix_cache_hits,
+        "vllm:spec_decode_num_drafts": stats.num_drafts,
+        "vllm:spec_decode_num_draft_tokens": stats.num_draft_tokens,
+        "vllm:spec_decode_num_accepted_tokens": stats.num_accepted_tokens,
+        "engine_steps": stats.num_steps,
+        "engine_busy_microseconds": stats.busy_us,
+        "engine_idle_microseconds": stats.idle_us,
+    }
+    for name, value in gauges.items():
+        gauge = GaugeMetricFamily(name, "of the engine", labels=["model_name"])
+        gauge.add_metric([model], value)
+        yield gauge
+    for name, count in counters.items():
+        counter = CounterMetricFamily(name, "of the engine", labels=["model_name"])
+        counter.add_metric([model], count)
+        yield counter
+    success = CounterMetricFamily("vllm:request_success", "as vLLM's", labels=["model_name", "finished_reason"])
+    for reason, ended in stats.finished.items():
+        success.add_metric([model, reason], ended)
+    yield success

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
@@ -21,6 +21,7 @@ from cache.errors import EmbedderUnavailable
 from cache.invalidation import Invalidator
 from cache.shadow import ShadowLog
 from engine.client import EngineClient
+from engine.config import EngineConfig
 from gateway import redis_client
 from gateway.background import Background
 from gateway.batches.runner import LineRunner
@@ -32,7 +33,7 @@ from gateway.chat_calls import ChatCalls
 from gateway.completion_calls import CompletionCalls
 from gateway.constraints import Constrainer
 from gateway.embedding_calls import EmbeddingCalls
-from gateway.engines import NO_ENGINE, counting_text_model, for_counting, make_engine
+from gateway.engines import Served, counting_text_model, for_counting, make_engine, start_further
 from gateway.files.store import FileStore
 from gateway.flights import make_flights
 from gateway.governor import Governor
@@ -45,7 +46,7 @@ from gateway.responses.service import ResponseService
 from gateway.responses.store import ResponseStore
 from gateway.route_config import RouteConfig
 from gateway.routing import Router, RouteTable
-from gateway.settings import Settings
+from gateway.settings import NO_ENGINE, Settings
 from gateway.shadowing import Shadow
 from gateway.texts import Texts
 from gateway.thrift import SoftBudgets
@@ -64,6 +65,7 @@ class Overrides(msgspec.Struct, kw_only=True):
     engine: EngineClient | None = None
     embedder: Embedder | None = None
     text_model: TextModel | None = None
+    further: tuple[Served, ...] = ()
     upstreams: tuple[Upstream, ...] = ()
 
 
@@ -103,6 +105,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         background = Background()
         engine = overrides.engine or make_engine(settings)
         embedder, text_model = await _started(settings, overrides, engine, stack)
+        further = overrides.further or await start_further(settings, stack)
         cache, store = await make_cache(settings, cache_redis, embedder, stack)
         governor = Governor(
             admission=billing.admission,
@@ -113,13 +116,15 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             metrics=metrics,
             deadline_s=settings.redis_deadline_ms / 1000,
         )
-        texts = Texts(_named(settings, text_model), fallback=for_counting(text_model))
+        texts = Texts(_named(settings, text_model, further), fallback=for_counting(text_model))
         stack.callback(texts.close)
         router = Router(RouteTable({}))
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=True)
         stack.push_async_callback(session.close)
         around = Surroundings(session, secret, lambda text: len(text_model.tokenizer.encode(text, add_bos=False)))
-        own = _upstreams(overrides, engine, embedder, settings, secret)
+        engines = [] if engine is None else [(settings.engine, engine)]
+        engines += [(served.config, served.engine) for served in further]
+        own = _upstreams(overrides, engines, embedder, settings, secret)
         route_config = RouteConfig(billing, router, own, around)
         await route_config.load()
         soft_budgets = SoftBudgets()
@@ -143,9 +148,9 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             engine,
             required={"database": lambda: _ping_database(billing)},
             optional={"limits_redis": lambda: cast(Awaitable[object], redis.ping())},
+            further=[served.engine for served in further],
         )
-        if engine is not None:
-            metrics.watch_engine(engine.model.name, lambda: probe.last_stats)
+        metrics.watch_engines(lambda: probe.last_stats)
         watching = asyncio.create_task(probe.watch_engine(), name="engine-stats")
         stack.push_async_callback(_ended, watching)
         stack.push_async_callback(_ended, asyncio.create_task(route_config.watch(), name="route-config"))
@@ -168,7 +173,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         batch_worker = BatchWorker(batches, files, runner, concurrency=settings.batch_concurrency)
         batch_worker.start()
         stack.push_async_callback(batch_worker.stop)
-        stack.push_async_callback(_drain, settings, probe, engine, background)
+        stack.push_async_callback(_drain, settings, probe, background)
         yield Parts(
             settings=settings,
             billing=billing,
@@ -261,25 +266,28 @@ def _reaper(settings: Settings, invalidator: Invalidator, embedder: Embedder | N
     return Reaper(invalidator, embedder_fingerprint=fingerprint, interval_s=settings.cache_reap_interval_s)
 
 
-def _named(settings: Settings, text_model: TextModel) -> dict[str, TextModel]:
-    """The text side under every name that requests may use for the engine's model."""
-    if text_model.info.name == NO_ENGINE:
-        return {}
-    return dict.fromkeys((text_model.info.name, *settings.engine.served_names), text_model)
+def _named(settings: Settings, text_model: TextModel, further: Sequence[Served]) -> dict[str, TextModel]:
+    """The text sides under every name that requests may use for an engine's model."""
+    named = {
+        name: served.text for served in further for name in (served.engine.model.name, *served.config.served_names)
+    }
+    if text_model.info.name != NO_ENGINE:
+        named |= dict.fromkeys((text_model.info.name, *settings.engine.served_names), text_model)
+    return named
 
 
 def _upstreams(
     overrides: Overrides,
-    engine: EngineClient | None,
+    engines: Sequence[tuple[EngineConfig, EngineClient]],
     embedder: Embedder | None,
     settings: Settings,
     secret: ServerSecret,
 ) -> list[Upstream]:
     upstreams: list[Upstream] = []
-    if engine is not None:
+    for config, client in engines:
         # The engine's own name comes first; further served names are the same model.
-        names = dict.fromkeys((engine.model.name, *(settings.engine.served_model_name)))
-        upstreams.extend(LocalUpstream(engine, secret.cache_salt, model=name) for name in names)
+        names = dict.fromkeys((client.model.name, *config.served_model_name))
+        upstreams.extend(LocalUpstream(client, secret.cache_salt, model=name) for name in names)
     if embedder is not None:
         upstreams.append(EmbedderUpstream(embedder, settings.embedding_model_name))
     return [*upstreams, *overrides.upstreams]
@@ -295,11 +303,11 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _drain(settings: Settings, probe: Probe, engine: EngineClient | None, background: Background) -> None:
+async def _drain(settings: Settings, probe: Probe, background: Background) -> None:
     """No new requests; what runs may end, within drain_timeout_s of SIGTERM; then what settles may."""
     begun = probe.drain_begun = probe.drain_begun or time.monotonic()
-    if engine is not None:
-        await engine.drain(max(0.0, settings.drain_timeout_s - (time.monotonic() - begun)))
+    left_s = max(0.0, settings.drain_timeout_s - (time.monotonic() - begun))
+    await asyncio.gather(*(engine.drain(left_s) for engine in probe.engines))
     left = await background.drain(max(1.0, settings.drain_timeout_s - (time.monotonic() - begun)))
     if left:
         log.error("%d background tasks were still running when the drain time was over", left)

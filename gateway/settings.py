@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -20,6 +20,7 @@ from cache.policy import read_hit_price
 from engine.config import ConfigError, EngineConfig
 
 ENV_PREFIX = "WEIR_"
+NO_ENGINE = "none"  # the model of a gateway to upstreams only
 TOML_NAME = "weir.toml"
 
 
@@ -140,6 +141,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     gpu_hour_usd: Annotated[str, _about("what one GPU hour costs, US dollars, for cost beside price")] = "0"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], _about("least level logged")] = "info"
     log_format: Annotated[Literal["text", "json"], _about("one line of text or one JSON object a record")] = "text"
+    models: Annotated[
+        tuple[EngineConfig, ...],
+        _about(
+            "further models, each with an engine of its own: [[models]] tables of weir.toml, or JSON, with the "
+            "engine's setting names; all engines' gpu_memory_utilization together at most 1"
+        ),
+    ] = ()
     engine: Annotated[EngineConfig, _about("the engine's settings, by their own names")] = EngineConfig()
 
     @property
@@ -221,13 +229,14 @@ def load_settings(
         info = known[name]
         try:
             converted = _convert(value, info.type)
-        except msgspec.ValidationError as exc:
+        except (msgspec.MsgspecError, ConfigError) as exc:
             faults.append(f"{name} = {value!r} in {source}: {exc}")
             continue
         (engine if info.of_engine else own)[name] = converted
     faults.extend(_cross_checks(own))
     try:
         engine_config = EngineConfig(**engine)
+        _check_engines(engine_config, own.get("models", ()))
     except ConfigError as exc:
         faults.append(str(exc))
     if faults:
@@ -258,11 +267,25 @@ def _gather(
 
 
 def _convert(value: Any, hint: Any) -> Any:
+    if bare_type(hint) == tuple[EngineConfig, ...]:
+        items = msgspec.json.decode(value or "[]", type=list[dict[str, Any]]) if isinstance(value, str) else value
+        return tuple(EngineConfig.from_mapping(item) for item in msgspec.convert(items, list[dict[str, Any]]))
     if isinstance(value, str) and get_origin(bare_type(hint)) is tuple:
         value = tuple(part.strip() for part in value.split(",") if part.strip())
     if isinstance(value, dict) and bare_type(hint) is str:
         value = msgspec.json.encode(value).decode()  # a table of weir.toml where a flag takes JSON
     return msgspec.convert(value, hint, strict=not isinstance(value, str))
+
+
+def _check_engines(first: EngineConfig, further: Sequence[EngineConfig]) -> None:
+    """Raises: ConfigError where several engines do not fit one device, or two serve the same name."""
+    configs = [first, *further] if first.model != NO_ENGINE else list(further)
+    if len(configs) < 2:
+        return
+    names = [name for config in configs for name in config.served_names]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{len(configs)} engines must serve different names, taken twice: {', '.join(twice)}")
+    EngineConfig.check_shares({config.name: config for config in configs})
 
 
 def _cross_checks(own: Mapping[str, Any]) -> Iterable[str]:

@@ -226,6 +226,7 @@ async def start_gateway(data_root: Path, redis_url: str, seed: Seed) -> AsyncIte
                 engine=engine or ScriptedEngine(),
                 embedder=fields.pop("embedder", WordEmbedder()),
                 text_model=fields.pop("text_model", None) or text_model(),
+                further=fields.pop("further", ()),
                 upstreams=fields.pop("upstreams", ()),
             )
             # A busy test machine is no absent Redis.
