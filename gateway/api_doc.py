@@ -48,7 +48,7 @@ NOTES: dict[str, str] = {
     "chat_template": "refused (400) unless the server was started with allow_request_chat_template",
     "chat_template_kwargs": "honoured; a chat_template in it is refused (400)",
     "truncation": "honoured: auto drops the oldest turns whole, middle keeps head and tail",
-    "seed": "honoured: any int64; the request's own generator",
+    "seed": "honoured: any int64; neighbours never change the draws, nor the answer in float32 or with --deterministic",
     "logit_bias": "honoured; ids out of the model's logits are refused (400)",
     "stop_token_ids": "honoured; ids out of the model's logits are refused (400)",
     "reasoning_effort": "honoured by templates that read it",

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,7 +38,7 @@ SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CONTEXT = 1024
 
 
-def byte_tokenizer() -> Tokenizer:
+def byte_tokenizer(config: dict[str, Any] | None = None) -> Tokenizer:
     """One token a byte, and ChatML's special tokens behind them: every text has ids, ids are easy to count."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {char: number for number, char in enumerate(alphabet)}
@@ -45,7 +46,7 @@ def byte_tokenizer() -> Tokenizer:
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     rust.decoder = decoders.ByteLevel()
     rust.add_special_tokens(list(SPECIALS))
-    return Tokenizer(rust.to_str(), {"eos_token": "<|im_end|>"})
+    return Tokenizer(rust.to_str(), {"eos_token": "<|im_end|>", **(config or {})})
 
 
 def model_info(name: str = "m", *, max_model_len: int = CONTEXT) -> ModelInfo:

@@ -9,8 +9,9 @@ import pytest
 
 from engine.types import EngineRequest, Priority
 from engine.validation import RequestLimits, validate_request
+from gateway.prompts import TextModel
 from tests.gateway.conftest import Gateway, StartGateway, frames
-from tests.gateway.fakes import CONTEXT, Script, ScriptedEngine, byte_tokenizer, text_model
+from tests.gateway.fakes import CONTEXT, Script, ScriptedEngine, byte_tokenizer, model_info, text_model
 
 TOKENIZER = byte_tokenizer()
 SPECIAL_IDS = TOKENIZER.special_ids
@@ -267,6 +268,28 @@ async def test_an_empty_prompt_is_400_and_harms_nobody(gateway: Gateway, prompt:
     assert (await gateway.complete("fine")).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("hi", "<|endoftext|>hi"),
+        ("<|endoftext|>hi", "<|endoftext|>hi"),
+        ([256, 5], [256, 5]),
+        ([5], [256, 5]),
+        ("", [256]),
+    ],
+)
+async def test_a_completion_begins_with_one_bos_where_the_model_has_one(
+    start_gateway: StartGateway, prompt: Any, expected: Any
+) -> None:
+    tokenizer = byte_tokenizer({"bos_token": "<|endoftext|>", "add_bos_token": True})
+    gateway = await start_gateway(text_model=TextModel(model_info(), tokenizer, None))
+
+    assert (await gateway.complete(prompt)).status_code == 200
+
+    ids = expected if isinstance(expected, list) else tokenizer.encode(expected, add_bos=False, allow_special=True)
+    assert gateway.engine.requests[0].prompt_token_ids == ids
+
+
 async def test_a_mixed_list_of_prompts_is_400(gateway: Gateway) -> None:
     assert error_of(await gateway.complete(["a", 1]))["code"] == "invalid_type"
 
@@ -298,6 +321,11 @@ async def test_a_prompt_of_ids_is_taken_as_it_is(gateway: Gateway) -> None:
 
 
 # -- C8, C10, C11, C12: messages
+
+
+@pytest.mark.parametrize("role", ["assistant", "system", "developer"])
+async def test_a_chat_of_one_side_alone_is_answered(gateway: Gateway, role: str) -> None:
+    assert (await chat_messages(gateway, {"role": role, "content": "hi"})).status_code == 200
 
 
 async def test_null_content_never_becomes_the_word_none(gateway: Gateway) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from engine.types import FinishReason
+from engine.types import EngineRequest, FinishReason
 from tests.gateway.conftest import Gateway, StartGateway, frames
 from tests.gateway.fakes import Script, ScriptedEngine
 from tests.gateway.surface import roomy_model
@@ -161,3 +162,39 @@ async def test_what_cannot_be_held_to_is_refused_before_the_engine(
     assert response.json()["error"]["param"] == param
     assert gateway.engine.requests == []
     assert (await gateway.chat("x")).status_code == 200
+
+
+RECORDED = (
+    "Two things – first:\n<tool_call>\n"
+    '{"name": "now", "arguments": {"zone": "Europe/Z\\u00fcrich", "note": "a \\"quoted\\" } brace", '
+    '"n": [1, {"x": null}]}}'
+    "\n</tool_call>\n<tool_call>\n"
+    '{"name": "ping", "arguments": {}}'
+    "\n</tool_call>"
+)
+
+
+async def test_a_recorded_answer_streams_to_the_same_calls_in_chunks_of_any_size(start_gateway: StartGateway) -> None:
+    size = len(RECORDED)
+
+    def script(_: EngineRequest) -> Script:
+        return Script(steps=tuple(RECORDED[at : at + size] for at in range(0, len(RECORDED), size)))
+
+    gateway = await start_gateway(ScriptedEngine(script), text_model=roomy_model(), cache_enabled=False)
+    message = (await gateway.chat("time?", tools=[NOW, PING])).json()["choices"][0]["message"]
+    expected = [(call["function"]["name"], call["function"]["arguments"]) for call in message["tool_calls"]]
+    assert [name for name, _ in expected] == ["now", "ping"]
+    assert msgspec.json.decode(expected[0][1])["note"] == 'a "quoted" } brace'
+
+    for size in range(1, len(RECORDED)):
+        chunks = frames(await gateway.chat("time?", tools=[NOW, PING], stream=True))
+        calls: list[list[str]] = []
+        for delta in (chunk["choices"][0]["delta"] for chunk in chunks):
+            for call in delta.get("tool_calls", ()):
+                if call["index"] == len(calls):
+                    calls.append([call["function"]["name"], ""])
+                calls[call["index"]][1] += call["function"]["arguments"]
+        assert [tuple(call) for call in calls] == expected, size
+        text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+        assert text == message["content"], size
+        assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
