@@ -6,9 +6,10 @@ Each request is, by a seeded draw: live (from the labelled list, `--live`), uniq
 labelled question with a case number of its own, `--unique`), or a repeat: an intent drawn by Zipf's law
 (`--zipf`) over the development half's intents, near misses among them as intents of their own, in its commonest wording
 with `--verbatim` probability and else in one of its labelled wordings. Answers take the tokens that a seeded draw
-gives each intent; prices are nano-USD per million tokens. Every request goes the gateway's road: policy, exact lookup,
-semantic lookup with guards, store. A hit counts as wrong when its question is of another group of intents than the one
-asked, or labelled a near miss of it.
+gives each intent; prices are nano-USD per million tokens. Every request is asked of a whole gateway over a real Redis
+and SQLite: admission, policy, lookups, guards, ledger; only what generates is a table, and the embeddings are made in
+bulk beforehand. What the answers say was saved must be what the ledger and `weir report cache-savings` say. A hit
+counts as wrong when its question is of another group of intents than the one asked, or labelled a near miss of it.
 """
 
 from __future__ import annotations
@@ -16,29 +17,38 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from datetime import date
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
+import httpx
 import msgspec
 import numpy as np
-from redis.asyncio import Redis
+import sqlalchemy as sa
 
 from benchmarks.cache_lookup import Known, valkey
 from benchmarks.cache_quality import DATA, Pair, load
+from billing.db import Database, upgrade
+from billing.keys import create_key
+from billing.money import charge
+from billing.prices import set_price
+from billing.principal import Actor
+from billing.reports.registry import REPORTS
+from billing.reports.report import ReportQuery
+from billing.tables import LedgerEntry
+from billing.tenants import create_project, create_tenant
 from cache.embedder import BatchingEmbedder, EmbedderSpec
 from cache.embedder_process import ProcessBackend
-from cache.entry import CachedAnswer, CachedChoice, CachedUsage
-from cache.flat_index import FlatIndex
-from cache.outcome import Reason
-from cache.partition import exact_key, partition_digest
-from cache.policy import CachePolicy, decide
-from cache.request import CacheRequest
-from cache.semantic import SemanticCache, SemanticHit, embedded_text
-from cache.store import CacheEntry, RedisStore
+from cache.semantic import embedded_text
+from engine.config import EngineConfig
+from gateway.app import create_app
+from gateway.calls import Call, Counts, Piece
+from gateway.parts import Overrides, Parts
+from gateway.settings import Settings
+from gateway.upstreams.base import Progress
 
+_OPERATOR = Actor.operator()
 INPUT_PRICE, OUTPUT_PRICE = 150_000_000, 600_000_000  # nano-USD per million tokens: $0.15 and $0.60
-TODAY = date(2026, 11, 29)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -50,18 +60,56 @@ class Asked(msgspec.Struct, frozen=True):
     completion_tokens: int
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """What a client got: `x-weir-cache`, the usage it was told, the text."""
+
+    cache: str
+    prompt_tokens: int
+    completion_tokens: int
+    text: str
+
+
+class Saved(msgspec.Struct):
+    """Tokens that were not generated, and their price, nano-USD."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    nano_usd: int = 0
+
+    def add(self, answer: Answer) -> None:
+        """One answer that was served again; each token class rounded once, as the ledger does."""
+        self.prompt_tokens += answer.prompt_tokens
+        self.completion_tokens += answer.completion_tokens
+        self.nano_usd += charge(answer.prompt_tokens, INPUT_PRICE) + charge(answer.completion_tokens, OUTPUT_PRICE)
+
+
 class Day(msgspec.Struct):
-    """Counts by outcome, hits for another intent, and what the hits saved."""
+    """Counts by outcome, hits for another intent, and what the hits saved: as the answers say, and as the books do."""
 
     outcomes: Counter[str]
     reasons: Counter[str]
     wrong: int = 0
-    saved_prompt_tokens: int = 0
-    saved_completion_tokens: int = 0
+    saved: Saved = msgspec.field(default_factory=Saved)
+    booked: Saved = msgspec.field(default_factory=Saved)
 
-    def saved_nano_usd(self) -> int:
-        money = self.saved_prompt_tokens * INPUT_PRICE + self.saved_completion_tokens * OUTPUT_PRICE
-        return round(money / 1_000_000)
+
+class Table:
+    """An upstream that answers from a table: every question's group and text, in as many tokens as its draw says."""
+
+    name, revision = "table", "1"
+
+    def __init__(self, asked: Iterable[Asked], *, model: str = "m") -> None:
+        self.model = model
+        self._sizes = {one.text: one for one in asked}
+
+    async def generate(self, call: Call, attempt: int) -> AsyncIterator[Progress]:  # noqa: ARG002
+        one = self._sizes[call.body["messages"][-1]["content"]]
+        counts = Counts(prompt_tokens=one.prompt_tokens, completion_tokens=one.completion_tokens)
+        yield Progress([Piece(index=0, text=f"{one.group}\t{one.text}")], counts)
+        yield Progress([Piece(index=0, finish_reason="stop")], counts)
+
+    async def close(self) -> None:
+        pass
 
 
 def intents(pairs: list[Pair]) -> list[list[str]]:
@@ -103,59 +151,79 @@ def day(arguments: argparse.Namespace) -> Iterator[Asked]:
         yield Asked(groups.get(intent, intent), text, 220 + len(text) // 4, 20 + int(size.lognormvariate(4.7, 0.6)))
 
 
-async def play(asked: list[Asked], known: Known, socket: str, policy: CachePolicy) -> Day:
-    client = Redis(unix_socket_path=socket)
-    store = RedisStore(client)
-    cache = SemanticCache(store, FlatIndex(client, dims=known.dims), known)
+Ask = Callable[[str], Awaitable[Answer]]
+
+
+async def play(asked: Sequence[Asked], ask: Ask) -> Day:
+    """Asks one after the other, as the shares would else depend on who is first."""
     seen = Day(Counter(), Counter())
     near_misses = {frozenset((pair.a, pair.b)) for pair in load("en", "dev") if pair.label == "negative"}
     for one in asked:
-        body = {"messages": [{"role": "system", "content": "Help."}, {"role": "user", "content": one.text}]}
-        request = CacheRequest(tenant="t", project="p", model="m", model_revision="r", body=body, end_user=None)
-        made = decide(request, policy, today=TODAY)
-        if made.bypass:
-            seen.outcomes["bypass"] += 1
-            seen.reasons[made.reason] += 1
-            continue
-        partition = partition_digest(request, embedder_fingerprint=known.fingerprint, end_user_scope=False)
-        key = exact_key(partition, request.text)
-        found = await store.lookup("t", key, partition).run(client, timeout_s=5)
-        answer, vector = found.answer, None
-        outcome = "hit"
-        if answer is None:
-            near = await cache.lookup("t", partition, found.version, one.text, threshold=made.threshold, timeout_s=5)
-            outcome = "semantic" if isinstance(near, SemanticHit) else "miss"
-            if isinstance(near, SemanticHit):
-                answer = near.answer
-            else:
-                vector = near.vector
-                seen.reasons[near.reason] += 1
+        answer = await ask(one.text)
+        outcome, _, rest = answer.cache.partition(";")
         seen.outcomes[outcome] += 1
-        if answer is not None:
-            seen.saved_prompt_tokens += answer.usage.prompt_tokens
-            seen.saved_completion_tokens += answer.usage.completion_tokens
-            group, _, text = (answer.choices[0].content or "").partition("\t")
+        if outcome == "bypass":
+            seen.reasons[rest.partition("reason=")[2].partition(";")[0]] += 1
+        if outcome in ("hit", "semantic"):
+            seen.saved.add(answer)
+            group, _, text = answer.text.partition("\t")
             seen.wrong += group != one.group or frozenset((text, one.text)) in near_misses
-            continue
-        usage = CachedUsage(prompt_tokens=one.prompt_tokens, completion_tokens=one.completion_tokens)
-        choice = CachedChoice(content=f"{one.group}\t{one.text}", finish_reason="stop")
-        entry = CacheEntry(
-            tenant="t",
-            project="p",
-            model="m",
-            entry_id=key,
-            partition=partition,
-            embedder_fingerprint=known.fingerprint,
-            text=one.text,
-            answer=CachedAnswer(model="m", created=1, request_id="r", choices=(choice,), usage=usage),
-            vector=vector,
-            ttl_s=policy.ttl_s,
-            max_entries=policy.max_entries,
-            max_bytes=policy.max_bytes,
-        )
-        assert await store.store(entry, timeout_s=5)
-    await client.aclose()
     return seen
+
+
+async def booked(db: Database) -> Saved:
+    """What `weir report cache-savings` says; the rows behind it must add up to the same."""
+    async with db.read() as session:
+        table = await REPORTS["cache_savings"].run(session, Actor.operator(), ReportQuery(by=("model",)))
+        columns = (LedgerEntry.saved_input_tokens, LedgerEntry.saved_output_tokens, LedgerEntry.saved_nano_usd)
+        rows = (await session.execute(sa.select(*(sa.func.coalesce(sa.func.sum(each), 0) for each in columns)))).one()
+    assert table.total is not None
+    told = Saved(*(table.total[column.key] for column in columns))
+    assert told == Saved(*map(int, rows)), f"the report says {told}, the rows {rows}"
+    return told
+
+
+async def with_gateway(asked: Sequence[Asked], known: Known, socket: str, threshold: float, folder: str) -> Day:
+    """A gateway of its own for the day. Raises: AssertionError where its books say otherwise than its answers."""
+    settings = Settings(
+        engine=EngineConfig(model="none"),
+        data_dir=folder,
+        redis_url=f"unix://{socket}",
+        redis_deadline_ms=5000,
+        cache_threshold=threshold,
+    )
+    await upgrade(settings.effective_database_url)
+    app = create_app(settings, Overrides(embedder=known, upstreams=(Table(asked),)))
+    async with app.lifespan():
+        parts: Parts = app.state.parts
+        async with parts.billing.db.begin() as session:
+            await set_price(session, _OPERATOR, model="m", input_nano=INPUT_PRICE, output_nano=OUTPUT_PRICE)
+            tenant = await create_tenant(session, _OPERATOR, slug="shop")
+            project = await create_project(session, _OPERATOR, tenant.id, name="Help")
+            made = await create_key(session, _OPERATOR, parts.billing.secret, project.id, name="day")
+        transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
+        headers = {"authorization": f"Bearer {made.plaintext}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://weir", headers=headers) as client:
+            seen = await play(asked, lambda text: _ask(client, parts, text))
+        await parts.billing.ledger.replay()
+        seen.booked = await booked(parts.billing.db)
+    return seen
+
+
+async def _ask(client: httpx.AsyncClient, parts: Parts, text: str) -> Answer:
+    body = {"model": "m", "messages": [{"role": "system", "content": "Help."}, {"role": "user", "content": text}]}
+    response = await client.post("/v1/chat/completions", json=body)
+    response.raise_for_status()
+    await parts.background.drain(60)  # the answer is stored before the next question
+    return answer_of(response)
+
+
+def answer_of(response: httpx.Response) -> Answer:
+    """From a chat completion."""
+    answer = response.json()
+    usage = answer["usage"]
+    text = answer["choices"][0]["message"]["content"]
+    return Answer(response.headers["x-weir-cache"], usage["prompt_tokens"], usage["completion_tokens"], text)
 
 
 async def embedded(asked: list[Asked]) -> Known:
@@ -186,15 +254,17 @@ def main() -> None:
     asked = list(day(arguments))
     known = asyncio.run(embedded(asked))
     for threshold in arguments.threshold:
-        with valkey() as (socket, _):
-            seen = asyncio.run(play(asked, known, socket, CachePolicy(threshold=threshold)))
+        with valkey() as (socket, _), tempfile.TemporaryDirectory(prefix="weir-") as folder:
+            seen = asyncio.run(with_gateway(asked, known, socket, threshold, folder))
         print(f"threshold {threshold:.2f}, {len(asked)} requests, {len({one.text for one in asked})} different texts")
         for outcome in ("hit", "semantic", "miss", "bypass"):
             print(f"  {outcome:10}{seen.outcomes[outcome] / len(asked):7.1%}")
         print(f"  hits for another intent: {seen.wrong}")
-        print(f"  bypasses by reason: {dict(seen.reasons - Counter({Reason.SIMILARITY: 10**9, Reason.GUARD: 10**9}))}")
-        tokens = (seen.saved_prompt_tokens, seen.saved_completion_tokens)
-        print(f"  saved: {tokens[0]:,} prompt and {tokens[1]:,} completion tokens, ${seen.saved_nano_usd() / 1e9:.4f}")
+        print(f"  bypasses by reason: {dict(seen.reasons)}")
+        saved = seen.saved
+        print(f"  saved: {saved.prompt_tokens:,} prompt and {saved.completion_tokens:,} completion tokens,", end=" ")
+        print(f"${saved.nano_usd / 1e9:.4f}; the ledger says {'the same' if seen.booked == saved else seen.booked}")
+        assert seen.booked == saved
 
 
 if __name__ == "__main__":

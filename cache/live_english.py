@@ -324,7 +324,7 @@ RULES: tuple[tuple[str, str, str], ...] = (
     ("record", "",
      r"\b[A-Z]{1,4}[ -]?\d{2,}[A-Z0-9]*\b(?=.*\?|$)(?<!COVID-19)|\b(?:order|ticket|case|"
      r"invoice|booking|flight|gate|room|table|pull request|pr|issue|build|shipment|parcel|"
-     r"tracking)(?: number| no\.?)? #?[A-Za-z]{0,3}-?\d{2,}"),
+     r"tracking)(?: number| no\.?)? #?[A-Za-z]{0,3}-?\d{2,}\b(?! ?:)"),
 )  # fmt: skip
 _RULES = tuple((name, frozenset(cues.split()), re.compile(pattern)) for name, cues, pattern in RULES)
 _POLAR = re.compile(
