@@ -1,4 +1,4 @@
-"""kill -9 of gateway, engine, Redis and PostgreSQL at random moments under load: the books stay right.
+"""kill -9 of gateway, engine, Redis and PostgreSQL under load, and a Redis that stands still: the books stay right.
 
 Real processes throughout. Callers keep asking, streamed and plain; whoever saw an answer's end must find exactly one
 row for it, no hold may outlive its lease, and the reconciliation must find nothing.
@@ -49,7 +49,8 @@ class Rig:
             port = free.getsockname()[1]
         env = {
             "WEIR_DATABASE_URL": f"postgresql+asyncpg://postgres@/postgres?host={self._postgres_folder.name}",
-            "WEIR_REDIS_URL": self.valkey.url,
+            # Ten minutes of the client's own patience: only the gateway's deadline can end a wait for a frozen one.
+            "WEIR_REDIS_URL": f"{self.valkey.url}?socket_timeout=600",
             "WEIR_PORT": str(port),
             "WEIR_ENGINE_MODE": "child",
             "WEIR_SEMANTIC_CACHE_ENABLED": "false",
@@ -256,3 +257,61 @@ def test_books_stay_right_over_fifty_kills_at_random_moments(rig: Rig) -> None:
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_books_stay_right_over_one_kill(rig: Rig, victim: str) -> None:
     _run_rounds(rig, [victim], seed=VICTIMS.index(victim))
+
+
+def _ask(rig: Rig, key: str, text: str, **fields: Any) -> httpx.Response:
+    body = {"model": "smollm2", "messages": [{"role": "user", "content": text}], "max_tokens": 2, **fields}
+    url = f"{rig.weir.base_url}/chat/completions"
+    return httpx.post(url, json=body, headers={"authorization": f"Bearer {key}"}, timeout=120)
+
+
+def _degraded(answer: httpx.Response) -> bool:
+    return answer.headers.get("x-weir-limits") == "degraded"
+
+
+def _tenant_with_budget(rig: Rig) -> str:
+    """Another tenant, whose budget is hard; its key."""
+    rig.weir.cli("tenants", "create", "capped")
+    rig.weir.cli("projects", "create", "capped", "main")
+    rig.weir.cli("limits", "set", "budget_month", "--tenant", "capped", "--hard", "100")
+    return str(rig.weir.cli_json("keys", "create", "capped", "main")[0]["key"])
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+def test_a_frozen_redis_holds_nobody_up_and_what_was_said_of_it_holds(rig: Rig) -> None:
+    # given callers without a budget, one with a hard one, and a stream under way
+    open_key, capped_key = rig.weir.demo["OPENAI_API_KEY"], _tenant_with_budget(rig)
+    assert _ask(rig, open_key, "first").status_code == 200
+    assert _ask(rig, capped_key, "first").status_code == 200
+    callers = Callers(rig, seed=5)
+    callers.wait_for_an_end(60)
+    assert rig.valkey.pid is not None
+    # when Redis stands still
+    os.kill(rig.valkey.pid, signal.SIGSTOP)
+    try:
+        # then rate limits are kept here and calls are answered, long before the client's ten minutes
+        waits = []
+        for number in range(5):
+            begun = time.monotonic()
+            answer = _ask(rig, open_key, f"while it stands {number}")
+            waits.append(time.monotonic() - begun)
+            assert answer.status_code == 200, answer.text
+            assert _degraded(answer)
+        # a hard budget is not guessed at
+        refused = _ask(rig, capped_key, "while it stands")
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        for _ in range(3):
+            callers.wait_for_an_end(60)
+    finally:
+        os.kill(rig.valkey.pid, signal.SIGCONT)
+    print("answered in", [round(wait, 3) for wait in waits], "s while Redis stood still")
+    # and when it goes on, all goes on as before
+    deadline = time.monotonic() + 60
+    while _degraded(_ask(rig, open_key, f"after {time.monotonic_ns()}")):
+        assert time.monotonic() < deadline, "still degraded a minute after Redis went on"
+    assert _ask(rig, capped_key, "after").status_code == 200
+    callers.wait_for_an_end(60)
+    callers.stop()
+    _check_books(rig, [callers])
