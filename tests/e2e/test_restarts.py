@@ -67,6 +67,9 @@ def test_sigterm_lets_twenty_streams_finish_and_sends_new_requests_elsewhere(tmp
             chunks.extend(stream)
     assert {chunks[-1].choices[0].finish_reason for chunks in ends} == {"length"}
     assert weir.stop() == 0
+    # and stands in the books
+    rows = weir.cli_json("ledger", "list")
+    assert [row["completion_tokens"] for row in rows] == [24] * 20
     assert weir.cli("reconcile", "--check").returncode == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 
 from billing import rollups
 from billing.db import Database
@@ -329,3 +331,19 @@ async def test_start_and_end_are_whole_moments(sqlite_db: Database) -> None:
     async with sqlite_db.read() as session:
         with pytest.raises(Invalid, match="end"):
             await report_named("spend").run(session, OPERATOR, query)
+
+
+@pytest.mark.parametrize("report", ["spend", "cache_savings", "margin", "requests"])
+async def test_no_report_counts_the_ledgers_rows(db: Database, write: Write, report: str) -> None:
+    await write(some_rows(50))
+    statements: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        statements.append(statement.lower())
+
+    event.listen(db.engine.sync_engine, "before_cursor_execute", note)
+    async with db.read() as session:
+        await report_named(report).run(session, OPERATOR, ReportQuery(limit=5))
+    event.remove(db.engine.sync_engine, "before_cursor_execute", note)
+    assert any("ledger_entry" in each or "usage" in each for each in statements)
+    assert not [each for each in statements if re.search(r"\bcount\s*\(", each)]
