@@ -17,7 +17,7 @@ from gateway.booking import Ending
 from gateway.calls import Call, Counts
 from gateway.errors import InvalidRequest, RequestTimeout, Unavailable
 from gateway.faults import KNOWN, as_gateway_error
-from gateway.governor import Governor
+from gateway.governor import Governor, Hold
 from gateway.intake import Intake
 from gateway.metrics import Metrics
 from gateway.routing import Route
@@ -74,18 +74,24 @@ class EmbeddingCalls:
                     target=plan[0],
                     latency_s=time.monotonic() - call.accepted_at,
                 )
-                await self._background.finish(self._governor.book(hold, call, route, ending), name="settle")
-                self._background.spawn(self._governor.release(hold, None), name="release")
-                self._metrics.finished(
-                    call.endpoint,
-                    route.name,
-                    status,
-                    time.monotonic() - call.accepted_at,
-                    prompt=counts.prompt_tokens,
-                    cached=0,
-                    completion=0,
-                )
+                await self._background.finish(self._settle(hold, call, route, ending), name="settle")
         return embeddings, admitted.headers
+
+    async def _settle(self, hold: Hold, call: Call, route: Route, ending: Ending) -> None:
+        """The row, durable; what was held goes back whether it was booked or not. Raises: LedgerUnavailable."""
+        try:
+            await self._governor.book(hold, call, route, ending)
+        finally:
+            self._background.spawn(self._governor.release(hold, None), name="release")
+        self._metrics.finished(
+            call.endpoint,
+            route.name,
+            ending.status,
+            time.monotonic() - call.accepted_at,
+            prompt=ending.counts.prompt_tokens,
+            cached=0,
+            completion=0,
+        )
 
     async def _embed(self, texts: list[str], deadline: float) -> list[Embedding]:
         try:

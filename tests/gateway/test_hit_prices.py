@@ -221,10 +221,12 @@ async def test_a_row_that_cannot_be_written_gives_the_price_back(
 
     with monkeypatch.context() as patched:
         patched.setattr(gateway.parts.billing.ledger, "book", refuse)
-        # when it is served again, and when another is generated
+        # when it is served again, another is generated, or a text is embedded
         answers = [await ask(gateway, QUESTION), await ask(gateway, "Something else?")]
-    # then neither is, and nothing stays held
-    assert [answer.status_code for answer in answers] == [503, 503]
+        answers.append(await gateway.post("/v1/embeddings", {"model": "all-MiniLM-L6-v2", "input": "a weir"}))
+        await gateway.parts.background.drain(60)
+    # then none is, and nothing stays held
+    assert [answer.status_code for answer in answers] == [503, 503, 503]
     assert await spent(gateway) == before
     assert gateway.parts.billing.admission.num_live == 0
     await assert_books_agree(gateway)
