@@ -31,8 +31,8 @@ _TIMELESS = re.compile(
     r"|what (?:do|does|did) .* (?:mean|do)\b|what happens\b|why do(?:es)? \w+s?\b|how do(?:es)? (?:an? |\w+ rates)"
     r"|how do(?:es)? [^.?!]* work\b|how (?:is|are) [^.?!]*\w(?:ed|en|made)\W*$|who was the first\b"
     r"|how (?:do|can|could|should|would) (?:i|we|you|one)\b|how to\b)"
-    r"|\bdifference between\b"
-    r"|什么是|是什么(?!价|时)|什么意思|区别|怎么(?:用|做|写|申请|产生)|如何(?!.*(?:现在|目前))|完成时|原理"
+    r"|\bdifference between\b|\bwhat (?:should|can|do) (?:i|we) do\b"
+    r"|什么是|是什么(?!价|时)|什么意思|区别|怎么(?:用|做|写|申请|产生)|如何(?!.*(?:现在|目前))|完成时|原理|一般|通常"
     r"|^wie (?:kann|ändere|funktioniert)|^comment |^cómo "
 )
 

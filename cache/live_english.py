@@ -57,7 +57,7 @@ _SUBJECT = rf"(?:(?:{_KNOWN.strip()}|people|everyone|{_WHO}|it|{_NAME}) ?(?:{_NO
 _NORM = (
     r"(?:required|allowed|included|needed|supposed|based|called|covered|supported|permitted|"
     r"considered|used|made|spoken|located|situated|found|produced|stored|named|related|intended|"
-    r"known|eligible|meant|protected|insulated|taxed|guaranteed)"
+    r"known|encrypted|insured|shared|eligible|meant|protected|insulated|taxed|guaranteed)"
 )
 
 # -- predicates that hold for a while and not for good
@@ -71,12 +71,18 @@ _STAGE = (
 _QUANTITY = (
     r"(?:prices?|fares?|rates?|temperatures?|levels?|balance|status|state of|score|standings?|"
     r"speed|load|humidity|queue|wait|"
-    r"traffic|position|rank(?:ing)?|number of|count of|value|yield|odds|usage|occupancy|backlog|turnout|forecast|mood|"
+    r"traffic|position|rank(?:ing)?|number of|count of|population|toll|value|yield|odds|usage|occupancy|backlog|"
+    r"turnout|forecast|mood|"
     r"progress|share price|exchange rate|eta|version|deadline|deal|offer|menu|weather|line-?up|agenda|schedule)"
 )
 _AFTER_NOUN = (
     rf"(?={_END}|[,;'’]| (?:of|in|for|at|on|to|right|like|now|between|from|per|this|outside|"
     r"today|with|by|after|against|over)\b)"
+)
+# What is counted up as it happens.
+_TALLY = (
+    r"(?:points|goals|wins|losses|followers|subscribers|stars|views|likes|users|members|customers|employees|orders|"
+    r"visitors|downloads|signups|deaths|cases|votes|medals|bids|comments|errors|alerts|incidents|commits|vacancies)"
 )
 _UNIT_OF_NATURE = (
     r"(?!.*\b(?:boiling|melting|freezing|absolute|speed of (?:light|sound)|of (?:water|light|"
@@ -141,7 +147,8 @@ RULES: tuple[tuple[str, str, str], ...] = (
     ("state", "^",
      rf"{_START}(?:is|are|isn't|aren't) (?:{_NAME}(?: {_NAME})*|they|he|she|anyone|anybody|"
      r"everyone|everything|it|[a-z]+s(?! (?:[a-z]+ )?(?:healthy|valid|red|green|free|"
-     rf"alive|well|active|empty|[a-z]+ed)\b)) (?:[a-z]+ )?{_STAGE}(?:{_END}| (?:for|at|"
+     rf"alive|well|active|empty|(?!closed|delayed|cancell?ed|suspended)[a-z]+ed)\b)) "
+     rf"(?:[a-z]+ )?{_STAGE}(?:{_END}| (?:for|at|"
      r"on|in|to|until|by) (?:the|this|my|our|lunch|business|now))"),
     ("state", "^",
      rf"{_START}(?:is|are) {_NAME}(?: {_NAME})* (?:in|at|on) (?:an? |the )?(?:meeting|"
@@ -157,14 +164,15 @@ RULES: tuple[tuple[str, str, str], ...] = (
     ("where", "where",
      rf"\bwhere(?:'s| is| are) (?:{_OWN} |your |he\b|she\b|everyone|they\b|{_KNOWN}[^?.]*\b(?!{_NORM}"
      rf"\b)[a-z]+(?:ed|ing)\b|{_KNOWN}(?:nearest|closest|next)\b)"),
-    ("where", "nearest closest near round around",
-     r"\b(?:nearest|closest)\b|\bnear (?:me|here)\b|\b(?:round|around) here\b"),
+    ("where", "nearest closest nearby near round around",
+     r"\b(?:nearest|closest|nearby)\b|\bnear (?:me|here)\b|\b(?:round|around) here\b"),
     ("asker", "am are",
      r"\b(?:where|what|which|how)\b[^?]* (?:am i|are we)\b(?! (?:supposed|allowed|able|"
      r"entitled))"),
     ("own", "my our",
      r"\b(?:what|where|when|who|which|how)(?:'s| is| are| was| were| will| did| does)"
      r" (?:my|our)\b(?!.*\b(?:an?|if) )"),
+    ("own", "my our", r"\bwhat(?:'s| is| are) the [^?]*\b(?:for|of|on|in) (?:my|our)\b"),
     # who holds an office or a place
     ("holder", "who",
      rf"\bwho(?:'s| is| are) (?!{_NAME}\b)(?!(?:the |an? )?(?:[a-z]+ ){{0,2}}(?:{_MAKER}|"
@@ -178,6 +186,14 @@ RULES: tuple[tuple[str, str, str], ...] = (
     ("holder", "name who",
      rf"\bname of (?:the|our|my|your) (?!{_MAKER}){_TIMELESS_ONE}(?:[a-z]+ ){{1,3}}(?:of|"
      rf"at|for|here)\b|\bwho (?:was|were|got) [a-z]+ed(?: (?:off|out|last|first))?{_END}"),
+    ("count", "how", rf"\bhow many (?:[a-z]+ )?{_TALLY}\b(?!.*\b(?:an?|each|every|per|need|should|can) )"),
+    ("degree", "how", rf"\bhow old (?:is|are) {_KNOWN}"),
+    ("past", "last latest recent previous",
+     r"\b(?:when|what|who|where|how [a-z]+) (?:was|were) (?:the|my|our|your) (?:last|latest|most recent|previous) "
+     r"[a-z]+(?! of\b)"),
+    ("past", "which", rf"\bwhich [a-z]+ {_PAST_FORM}(?: (?:up|down|out|off|through|over|back))?{_END}"),
+    ("schedule", "for over", r"\bwhat(?:'s| is) for (?:breakfast|lunch|dinner|dessert|supper)\b"
+     r"|\bover (?:the (?:holidays?|weekend|break|summer|winter)|[Cc]hristmas|[Ee]aster|[Nn]ew [Yy]ear)\b"),
     ("ranking", "",
      r"\b(?:(?:the|our|your|today's) top[- ](?!of\b)[a-z]+|best-?sell[a-z]+|most (?:popular|"
      r"watched|played|viewed|downloaded|read|streamed))\b"),
@@ -213,7 +229,7 @@ RULES: tuple[tuple[str, str, str], ...] = (
      rf"{_START}(?:is|are|was) (?:anything|anyone|anybody|something|everything|everyone|"
      r"somebody|nobody) "),
     ("deixis", "",
-     r"\b(?:yet|anymore|these days|right now|recently|lately|upcoming|ongoing|soon|any "
+     r"\b(?:yet|anymore|these days|right now|recently|lately|overnight|upcoming|ongoing|soon|any "
      r"minute|any moment|of the (?:day|week|month)|ends?(?: today)?\W*$)\b(?<!yet another)"),
     # what there is, here and now: stock, room, trouble
     ("there", "there",
@@ -285,7 +301,8 @@ RULES: tuple[tuple[str, str, str], ...] = (
      rf"\bhow much (?:is|are|does|do|was|did|will|would) (?:{_KNOWN}|it\b|{_NAME}|tickets?|"
      r"[a-z]+s\b)(?!.*\b(?:weigh|know|need|sleep|pay an?))"),
     ("quantity", "what",
-     r"\bwhat(?:'s| is| are| was| were) (?:the|your|our|his|her|their|today's) (?:[a-z0-9-]+ "
+     r"\bwhat(?:'s| is| are| was| were) (?:the|your|our|his|her|their|today's) "
+     r"(?!(?:minimum|maximum|average|typical|default|standard|usual) )(?:[a-z0-9-]+ "
      rf"){{0,2}}{_QUANTITY}{_AFTER_NOUN}(?!.*\b(?:an?|mean|policy|stand for) ){_UNIT_OF_NATURE}"),
     ("quantity", "what",
      r"\bwhat(?:'s| is| are| was) (?:the )?(?:[a-z]+ ){0,2}(?:price|fare|rate|cost|wage)"
