@@ -80,7 +80,7 @@ class Sampler:
         """
         raw = logits.float()
         adjusted = self._adjust(raw, sequences, masks or {})
-        best, token_ids = adjusted.max(dim=-1)
+        best, token_ids = _largest(adjusted)
         params = [s.group.request.sampling for s in sequences]
         random_rows = [i for i, p in enumerate(params) if p.temperature > 0]
         if random_rows:
@@ -192,6 +192,16 @@ class _Filters:
 
     def select(self, rows: torch.Tensor) -> _Filters:
         return _Filters(self.top_k[rows], self.top_p[rows], self.min_p[rows], self.max_k)
+
+
+def _largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest logit of each row (NaN if it has one) and its id, of equals the first. logits float32 [R, vocab]."""
+    if logits.device.type != "cpu":
+        best, token_ids = logits.max(dim=-1)
+        return best, token_ids
+    # 16 rows of 49k on a CPU: torch's max with its index takes 1.7 ms, numpy's argmax 0.16.
+    token_ids = torch.from_numpy(logits.numpy().argmax(axis=-1))
+    return logits.gather(1, token_ids[:, None]).squeeze(1), token_ids
 
 
 def _invert(probs: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
