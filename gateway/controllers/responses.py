@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 from litestar import Controller, Request, delete, get, post
@@ -14,7 +15,7 @@ from gateway.auth import principal_of, requires_key
 from gateway.controllers.common import streamed_answer
 from gateway.controllers.responses_spec import answers
 from gateway.decoding import BodyDTO
-from gateway.errors import InvalidRequest, clip
+from gateway.errors import GatewayError, InvalidRequest, clip
 from gateway.responses.service import ResponseService
 from gateway.schemas.responses import (
     DeletedResponse,
@@ -24,7 +25,7 @@ from gateway.schemas.responses import (
     Response,
     ResponsesRequest,
 )
-from gateway.streaming import json_response, until_disconnect
+from gateway.streaming import EventStream, json_response, named_frame, until_disconnect
 
 MAX_PAGE = 100
 KEPT = answers(Response, "The response as it is kept.")
@@ -53,6 +54,8 @@ class ResponsesController(Controller):
     ) -> ASGIResponse:
         """Raises: InvalidRequest (400), ModelNotFound (404), RateLimited and QuotaExceeded (429), Unavailable (503)."""
         prepared = await responses.prepare(request, data)
+        if data.background and data.stream:
+            return await _event_stream(request, await responses.start_streamed(prepared))
         if data.background:
             return json_response(await responses.start(prepared))
         presenter = responses.presenter(prepared)
@@ -88,12 +91,15 @@ class ResponsesController(Controller):
         response_id: FromPath[str],
         responses: NamedDependency[ResponseService],
         stream: FromQuery[bool | None] = None,
-    ) -> HttpResponse[Any]:
-        """Raises: NotFound (404)."""
+        starting_after: Annotated[int | None, QueryParameter(ge=-1, le=1_000_000_000)] = None,
+    ) -> ASGIResponse:
+        """Raises: NotFound (404), InvalidRequest (400)."""
         if stream:
-            raise InvalidRequest("A kept response cannot be streamed.", param="stream", code="invalid_value")
+            start = 0 if starting_after is None else starting_after + 1
+            events = await responses.events(principal_of(request), response_id, start)
+            return await _event_stream(request, events)
         row = await responses.store.get(principal_of(request), response_id)
-        return HttpResponse(row.response)
+        return json_response(row.response)
 
     @delete("/{response_id:str}", operation_id="DeleteResponse", summary="Delete a response", status_code=200)
     async def delete_response(
@@ -131,6 +137,24 @@ class ResponsesController(Controller):
         row = await responses.store.get(principal_of(request), response_id)
         items = row.input_items if order == "asc" else row.input_items[::-1]
         return HttpResponse(_page(items, limit, after))
+
+
+async def _event_stream(request: Request[Any, Any, Any], frames: AsyncGenerator[bytes, None]) -> ASGIResponse:
+    """Frames as they come; nothing at all where the last is behind `starting_after`."""
+    try:
+        first = await until_disconnect(request, _next(frames))
+    except BaseException:
+        await frames.aclose()
+        raise
+    return EventStream(first, frames, on_error=_error_frame)
+
+
+def _error_frame(error: GatewayError) -> bytes:
+    return named_frame("error", {"type": "error", **error.envelope()})
+
+
+async def _next(frames: AsyncGenerator[bytes, None]) -> bytes:
+    return await anext(frames, b"")
 
 
 def _page(items: list[Item], limit: int, after: str | None) -> ItemList:

@@ -13,6 +13,7 @@ from gateway.calls import Counts
 from gateway.errors import GatewayError
 from gateway.pipeline import Exchange
 from gateway.presenters.response_items import Event, OutputItems
+from gateway.responses.event_log import EventLog
 from gateway.schemas.responses import (
     FunctionTool,
     IncompleteDetails,
@@ -110,6 +111,35 @@ class ResponsePresenter:
         events = self._items.close(complete=finish != "length")
         final = await self._finished(finish)
         yield self._frames([*events, {"type": f"response.{final.status}", "response": self._object()}])
+
+    async def log_into(self, log: EventLog) -> None:
+        """Runs the exchange to its end, in the background: every event goes into `log` but the last.
+
+        Raises: GatewayError.
+        """
+        finish = None
+        self.log_state(log, "in_progress")
+        async with aclosing(self.exchange.pieces()) as stream:
+            async for pieces in stream:
+                for piece in pieces:
+                    self.log(log, *self._items.add(piece))
+                    finish = piece.finish_reason or finish
+        self.log(log, *self._items.close(complete=finish != "length"))
+        await self._finished(finish)
+
+    def log(self, log: EventLog, *events: Event) -> None:
+        """Appends each event with its sequence number."""
+        for event in events:
+            log.append(self._frame(event))
+
+    def log_state(self, log: EventLog, *kinds: str) -> None:
+        """Appends an event of each kind with the response as it is now."""
+        for kind in kinds:
+            self.log(log, {"type": f"response.{kind}", "response": self._object()})
+
+    def last_frame(self) -> bytes:
+        """The event that tells how the response ended."""
+        return self._frame({"type": f"response.{self.response.status}", "response": self._object()})
 
     def _beginning(self) -> bytes:
         """Both go out only once the first pieces are there: an error before them is a real HTTP status."""

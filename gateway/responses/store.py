@@ -35,8 +35,9 @@ class ResponseStore:
         input_items: list[Item],
         *,
         end_user: str | None,
+        streamed: bool = False,
     ) -> None:
-        """Keeps a response, final or just queued."""
+        """Keeps a response, final or just queued. `streamed`: its events will be kept too."""
         now, status = self._clock(), ResponseStatus(response["status"])
         row = StoredResponse(
             id=response["id"],
@@ -48,6 +49,7 @@ class ResponseStore:
             previous_response_id=response["previous_response_id"],
             input_items=input_items,
             response=response,
+            events=[] if streamed else None,
             leased_until=now + self._lease if status in OPEN else None,
             created_at=now,
             expires_at=now + self._retention,
@@ -103,9 +105,13 @@ class ResponseStore:
         async with self._db.begin() as session:
             await session.execute(sa.delete(StoredResponse).where(StoredResponse.id == row.id))
 
-    async def advance(self, response: dict[str, Any]) -> bool:
-        """Writes an open response's new state; False when it is closed already (cancelled, expired, deleted)."""
+    async def advance(self, response: dict[str, Any], events: Sequence[bytes] = ()) -> bool:
+        """Writes an open response's new state, at its end with its events if it is streamed.
+
+        False when it is closed already (cancelled, expired, deleted).
+        """
         status = ResponseStatus(response["status"])
+        kept: dict[str, Any] = {"events": [frame.decode() for frame in events]} if events else {}
         update = (
             sa.update(StoredResponse)
             .where(StoredResponse.id == response["id"], StoredResponse.status.in_(OPEN))
@@ -113,6 +119,7 @@ class ResponseStore:
                 status=status,
                 response=response,
                 leased_until=self._clock() + self._lease if status in OPEN else None,
+                **kept,
             )
         )
         async with self._db.begin() as session:

@@ -45,6 +45,8 @@ class StoredResponse(Base):
     previous_response_id: Mapped[str | None] = mapped_column(sa.String(128))
     input_items: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON)
     response: Mapped[dict[str, Any]]
+    # Frames by sequence number of a response streamed from the background, all at its end; None: not to be streamed.
+    events: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
     leased_until: Mapped[datetime | None]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]

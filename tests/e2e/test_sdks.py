@@ -72,6 +72,7 @@ def check_python(done: dict[str, Any]) -> None:
     assert responses["gone"]
     assert (responses["first_event"], responses["last_event"]) == ("response.created", "response.completed")
     assert responses["final"]
+    assert done["resumed"] == {"gapless": True, "same": True}
     assert done["embeddings"] == {"count": 2, "dims": 384, "kind": "float"}
     assert done["batch"] == {"status": "completed", "completed": 3, "ids": ["q0", "q1", "q2"]}
     assert done["errors"] == {

@@ -105,6 +105,24 @@ def responses(client: Any) -> dict[str, Any]:
     }
 
 
+def resumed(client: Any) -> dict[str, Any]:
+    """A background stream that is lost and taken up again."""
+    stream = client.responses.create(
+        model=MODEL, input="Say hello.", max_output_tokens=12, temperature=0, background=True, stream=True
+    )
+    for event in stream:
+        if event.type == "response.created":
+            made = event.response.id
+        if event.type == "response.output_text.delta":
+            break
+    seen = event.sequence_number
+    rest = list(client.responses.retrieve(made, stream=True, starting_after=seen))
+    return {
+        "gapless": [each.sequence_number for each in rest] == list(range(seen + 1, seen + 1 + len(rest))),
+        "same": rest[-1].response.output_text == client.responses.retrieve(made).output_text,
+    }
+
+
 def embeddings(client: Any) -> dict[str, Any]:
     made = client.embeddings.create(model="all-MiniLM-L6-v2", input=["one", "two"])
     return {
@@ -150,7 +168,7 @@ def errors(client: Any, base_url: str) -> dict[str, Any]:
 def main(base_url: str, api_key: str) -> None:
     client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=2, timeout=120)
     done: dict[str, Any] = {"version": openai.__version__, "models": [model.id for model in client.models.list()]}
-    for work in (chat, helper, parsed, tools, responses, embeddings, batch):
+    for work in (chat, helper, parsed, tools, responses, resumed, embeddings, batch):
         done[work.__name__] = work(client)
     done["errors"] = errors(client, base_url)
     print(json.dumps(done))

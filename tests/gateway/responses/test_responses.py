@@ -12,8 +12,10 @@ import pytest
 
 from billing.principal import Principal
 from engine.errors import RequestFailed
+from gateway.responses.service import ResponseService
 from tests.gateway.conftest import Gateway, StartGateway
 from tests.gateway.fakes import Script, ScriptedEngine
+from tests.gateway.raw_asgi import RawExchange
 from tests.gateway.surface import roomy_model
 
 NOW = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
@@ -50,6 +52,14 @@ async def start(start_gateway: StartGateway, *steps: str, **script: Any) -> Gate
 
 def prompt_of(gateway: Gateway, number: int = -1) -> str:
     return roomy_model().decode(gateway.engine.requests[number].prompt_token_ids)
+
+
+def principal_of(gateway: Gateway) -> Principal:
+    tenant = gateway.tenant
+    return Principal(
+        tenant_id=tenant.id, tenant_slug="acme", project_id=tenant.project_id, project_slug="app",
+        key_id=tenant.key_id, key_name="test", scopes=frozenset(),
+    )  # fmt: skip
 
 
 async def until(gateway: Gateway, response_id: str, *statuses: str) -> dict[str, Any]:
@@ -302,6 +312,95 @@ async def test_a_response_cancelled_elsewhere_is_stopped_at_the_next_beat(start_
     assert (await read(gateway, queued["id"])).json()["status"] == "cancelled"
 
 
+async def reread(gateway: Gateway, response_id: str, **query: Any) -> httpx.Response:
+    query = {"stream": "true", **query}
+    return await gateway.client.get(f"/v1/responses/{response_id}", params=query, headers=gateway.tenant.headers)
+
+
+async def test_a_background_stream_tells_every_event_and_can_be_read_again_from_any(gateway: Gateway) -> None:
+    got = events(await respond(gateway, background=True, stream=True))
+
+    kinds = [event["type"] for event in got]
+    assert kinds[:3] == ["response.created", "response.queued", "response.in_progress"]
+    assert kinds[-1] == "response.completed"
+    assert [event["sequence_number"] for event in got] == list(range(len(got)))
+    assert [got[at]["response"]["status"] for at in (0, 1, 2, -1)] == ["queued", "queued", "in_progress", "completed"]
+    made = got[0]["response"]["id"]
+    assert got[-1]["response"] == (await read(gateway, made)).json()
+    assert events(await reread(gateway, made)) == got
+    for after in (0, 3, len(got) - 2):
+        assert events(await reread(gateway, made, starting_after=after)) == got[after + 1 :]
+    assert (await reread(gateway, made, starting_after=len(got) - 1)).text == ""
+    assert len(await gateway.ledger()) == 1
+
+
+async def test_a_reader_that_leaves_stops_nothing_and_finds_the_rest(start_gateway: StartGateway) -> None:
+    gateway = await start(start_gateway, "a", "b", "c", gate_at=1)
+    gateway.engine.gate.clear()
+    asked = {"model": "m", "input": "hi", "background": True, "stream": True}
+    async with RawExchange(gateway, "POST", "/v1/responses", asked) as raw:
+        assert (await raw.start())["status"] == 200
+        created = msgspec.json.decode((await raw.chunk()).partition(b"data: ")[2])
+        await until_running(gateway)
+    made = created["response"]["id"]
+
+    rest = asyncio.create_task(reread(gateway, made, starting_after=0))
+    gateway.engine.gate.set()
+
+    got = events(await rest)
+    assert [event["sequence_number"] for event in got] == list(range(1, len(got) + 1))
+    assert "".join(event["delta"] for event in got if event["type"].endswith("text.delta")) == "abc"
+    assert got[-1]["type"] == "response.completed"
+
+
+async def test_another_gateway_tells_the_events_once_the_response_has_ended(start_gateway: StartGateway) -> None:
+    gateway = await start(start_gateway, "a", "b", gate_at=1)
+    gateway.engine.gate.clear()
+    running = asyncio.create_task(respond(gateway, background=True, stream=True))
+    await until_running(gateway)
+    service = gateway.parts.responses
+    [(made, log)] = service._logs.items()
+    elsewhere = ResponseService(service.store, service._chat_calls, service._pipeline, timeout_s=1)
+    frames = await elsewhere.events(principal_of(gateway), made, 2)
+
+    gateway.engine.gate.set()
+
+    assert [frame async for frame in frames] == log.frames[2:]
+    assert (await running).content == b"".join(log.frames)
+
+
+async def test_a_cancelled_background_stream_ends_with_that(start_gateway: StartGateway) -> None:
+    gateway = await start(start_gateway, "a", "b", gate_at=1)
+    gateway.engine.gate.clear()
+    running = asyncio.create_task(respond(gateway, background=True, stream=True))
+    await until_running(gateway)
+    [made] = gateway.parts.responses._logs
+
+    await gateway.post(f"/v1/responses/{made}/cancel", {})
+
+    last = events(await running)[-1]
+    assert (last["type"], last["response"]["status"]) == ("response.cancelled", "cancelled")
+    assert [event["type"] for event in events(await reread(gateway, made))] == ["response.cancelled"]
+
+
+async def test_a_failure_ends_a_background_stream_without_its_inside(start_gateway: StartGateway) -> None:
+    gateway = await start(start_gateway, fail_at=1, error=RequestFailed("secret detail"))
+
+    got = await respond(gateway, background=True, stream=True)
+
+    assert events(got)[-1]["type"] == "response.failed"
+    assert "secret" not in got.text
+
+
+async def test_only_what_was_asked_for_as_a_background_stream_is_streamed_again(gateway: Gateway) -> None:
+    for fields in ({}, {"stream": True}, {"background": True}):
+        made = await respond(gateway, **fields)
+        response_id = (events(made)[0]["response"] if "stream" in fields else made.json())["id"]
+        refused = await reread(gateway, response_id)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
+    assert (await reread(gateway, "resp_nothing")).status_code == 404
+
+
 async def test_a_synchronous_response_cannot_be_cancelled(gateway: Gateway) -> None:
     made = (await respond(gateway)).json()
 
@@ -353,7 +452,6 @@ async def test_input_tokens_are_counted_without_generating(gateway: Gateway) -> 
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
         ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "strin"}}}}, "text.format"),
-        ({"background": True, "stream": True}, "stream"),
         ({"background": True, "store": False}, "background"),
         ({"temperature": 3}, "temperature"),
     ],
@@ -380,12 +478,10 @@ async def test_responses_past_their_retention_are_gone(start_gateway: StartGatew
 
 async def test_a_response_whose_gateway_died_is_told_as_failed(gateway: Gateway) -> None:
     made = (await respond(gateway, store=False)).json()
-    service, tenant = gateway.parts.responses, gateway.tenant
-    principal = Principal(
-        tenant_id=tenant.id, tenant_slug="acme", project_id=tenant.project_id, project_slug="app",
-        key_id=tenant.key_id, key_name="test", scopes=frozenset(),
-    )  # fmt: skip
-    await service.store.add(principal, {**made, "status": "in_progress", "background": True}, [], end_user=None)
+    service = gateway.parts.responses
+    await service.store.add(
+        principal_of(gateway), {**made, "status": "in_progress", "background": True}, [], end_user=None
+    )
     now = service.store._clock
 
     await service.beat()
