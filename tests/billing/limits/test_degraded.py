@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from billing.errors import HoldLost, Invalid, LimitsUnavailable, QuotaDenied
 from billing.limits.local import LocalLimiter
 from billing.limits.policy import Rule
+from billing.limits.ticket import HoldTerms
 from billing.quotas.registry import quota_named
 from billing.secrets import ServerSecret
 from billing.service import Billing, BillingSettings, refuse_evicting_redis
@@ -105,6 +106,32 @@ async def test_without_a_budget_requests_go_on_while_redis_is_away(away: World, 
     own_valkey.kill()
     ticket = await admit(away, "r1")
     assert (await hold(away, ticket, output=77)).granted_output_tokens == 77
+
+
+async def test_an_answer_served_again_takes_its_exact_price_from_the_grace_and_no_tokens(
+    own_valkey: ValkeyProcess, sqlite_url: str, secret: ServerSecret, clock: FakeClock, tmp_path: Path
+) -> None:
+    redis = Redis(unix_socket_path=own_valkey.socket, retry=None)
+    settings = BillingSettings(database_url=sqlite_url, journal=tmp_path / "journal")
+    billing = Billing(settings, redis, secret, clock=clock)
+    world = await make_world(billing, grace_nano_usd=1_000)
+    await world.limit("budget_month", 10**9)
+    await world.limit("tpm", 1)
+    await world.principal()
+    # given a grace of 1,000 nano-USD while Redis is away
+    own_valkey.kill()
+    for request_id, price, passes in (("r1", 600, True), ("r2", 401, False), ("r3", 400, True), ("r4", 1, False)):
+        ticket = await admit(world, request_id)
+        rates = await billing.prices.rates(world.tenant.id, "m", at=ticket.accepted_at)
+        terms = HoldTerms(prompt_tokens=0, max_output_tokens=0, rates=rates, hit="exact", exact_nano=price)
+        # then hits pass as long as it has their very price, and no rate in tokens stands in their way
+        if passes:
+            assert (await billing.admission.hold(ticket, terms)).degraded
+        else:
+            with pytest.raises(LimitsUnavailable):
+                await billing.admission.hold(ticket, terms)
+    await billing.stop()
+    await redis.aclose()
 
 
 async def test_a_grace_allowance_is_spent_to_its_end_and_counted_when_redis_is_back(
@@ -245,7 +272,6 @@ async def test_a_counter_that_is_missing_is_not_read_as_zero_while_sql_is_away_t
         raise OperationalError("SELECT", {}, OSError("connection refused"))
 
     world.billing.db.read = broken  # type: ignore[assignment, method-assign]
-    from billing.limits.ticket import HoldTerms
 
     with pytest.raises(LimitsUnavailable):
         await world.billing.admission.hold(ticket, HoldTerms(prompt_tokens=1, max_output_tokens=1, rates=rates))
