@@ -71,7 +71,7 @@ _STAGE = (
 _QUANTITY = (
     r"(?:prices?|fares?|rates?|temperatures?|levels?|balance|status|state of|score|standings?|"
     r"speed|load|humidity|queue|wait|"
-    r"traffic|position|rank(?:ing)?|number of|count of|population|toll|value|yield|odds|usage|occupancy|backlog|"
+    r"traffic|position|rank(?:ing)?|number of|count of|population|toll|value|yield|record|odds|usage|occupancy|backlog|"
     r"turnout|forecast|mood|"
     r"progress|share price|exchange rate|eta|version|deadline|deal|offer|menu|weather|line-?up|agenda|schedule)"
 )
@@ -194,6 +194,11 @@ RULES: tuple[tuple[str, str, str], ...] = (
     ("past", "which", rf"\bwhich [a-z]+ {_PAST_FORM}(?: (?:up|down|out|off|through|over|back))?{_END}"),
     ("schedule", "for over", r"\bwhat(?:'s| is) for (?:breakfast|lunch|dinner|dessert|supper)\b"
      r"|\bover (?:the (?:holidays?|weekend|break|summer|winter)|[Cc]hristmas|[Ee]aster|[Nn]ew [Yy]ear)\b"),
+    ("which", "which", r"\bwhich (?:ones? )?of (?:our|my|your|these|those|them)\b"),
+    ("deixis", "weekend holidays night evening afternoon morning",
+     r"\b(?:for|at|on|over|during|in) the (?:weekend|holidays|night|evening|afternoon|morning)\b"
+     r"(?!.*\b(?:an?|should) )"),
+    ("past", "did", rf"\bwhat did (?:the )?{_NAME} (?:close|open|finish|end|trade|start)\b"),
     ("ranking", "",
      r"\b(?:(?:the|our|your|today's) top[- ](?!of\b)[a-z]+|best-?sell[a-z]+|most (?:popular|"
      r"watched|played|viewed|downloaded|read|streamed))\b"),

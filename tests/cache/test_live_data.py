@@ -13,7 +13,7 @@ TODAY = date(2026, 11, 29)
 LISTS = Path(__file__).parents[2] / "benchmarks" / "data" / "cache_quality"
 
 
-@pytest.mark.parametrize(("name", "size"), [("live.tsv", 200), ("live_dev.tsv", 713)])
+@pytest.mark.parametrize(("name", "size"), [("live.tsv", 200), ("live_dev.tsv", 808)])
 def test_on_the_labelled_lists_recall_is_95_and_precision_90_per_cent(name: str, size: int) -> None:
     rows = [line.split("\t") for line in (LISTS / name).read_text("utf-8").splitlines()]
     found = {"live": 0, "stable": 0}
