@@ -21,7 +21,20 @@ from redis.asyncio import Redis
 from billing.db import Database, create_engine, upgrade
 from billing.secrets import ServerSecret
 from billing.service import Billing, BillingSettings
-from tests.billing.support import FakeClock, FakeMonotonic, ValkeyProcess, World, create_database, make_world
+from tests.billing.support import (
+    FakeClock,
+    FakeMonotonic,
+    ValkeyProcess,
+    World,
+    be_patient,
+    create_database,
+    make_world,
+)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from redis.exceptions import RedisError
 
@@ -222,3 +223,19 @@ async def rows_of(db: Database) -> list[LedgerEntry]:
     """The whole ledger, in order."""
     async with db.read() as session:
         return list(await session.scalars(sa.select(LedgerEntry).order_by(LedgerEntry.id)))
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no absent database: the bounds on reading and committing that no test is about become a minute.
+
+    What a test is about (a commit's deadline, a request's over Redis) it passes itself.
+    """
+    for name in (
+        "auth.LOOKUP_TIMEOUT_S",
+        "ledger.COMMIT_TIMEOUT_S",
+        "limits.policy.READ_TIMEOUT_S",
+        "limits.seed.LEDGER_TIMEOUT_S",
+        "limits.seed.REDIS_TIMEOUT_S",
+        "price_book.READ_TIMEOUT_S",
+    ):
+        monkeypatch.setattr(f"billing.{name}", 60.0)

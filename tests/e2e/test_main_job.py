@@ -160,8 +160,8 @@ def test_concurrent_requests_never_pass_a_budget(weir: Weir, customer: Customer)
 
 
 def test_request_refused_at_the_hold_has_used_up_nothing(customer: Customer) -> None:
-    # given two requests a minute, and tokens for one of this size
-    customer.limit("rpm", "2")
+    # given two requests a day (a minute may pass in here), and tokens for one of this size
+    customer.limit("rpd", "2")
     customer.limit("tpm", "150")
     customer.ask("Tell me a very long story about a lake.", max_tokens=100)
     with pytest.raises(openai.RateLimitError) as refused:
@@ -169,7 +169,7 @@ def test_request_refused_at_the_hold_has_used_up_nothing(customer: Customer) -> 
     assert refused.value.code == "rate_limit_exceeded"
     # when there are tokens again
     customer.limit("tpm", "100000")
-    # then the second request of the minute is still there, and after it none
+    # then the second request of the day is still there, and after it none
     customer.ask("Say hello.", max_tokens=4)
     with pytest.raises(openai.RateLimitError):
         customer.ask("Say goodbye.", max_tokens=4)

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,23 @@ from billing.limits import rules
 from billing.principal import Actor
 from billing.secrets import ServerSecret
 from billing.tables import LedgerEntry
+from cache.shared_flight import FlightTiming
 from gateway.app import create_app
 from gateway.parts import Overrides, Parts
 from gateway.settings import Settings
-from tests.billing.support import ValkeyProcess
+from tests.billing.support import ValkeyProcess, be_patient
 from tests.gateway.fakes import ScriptedEngine, WordEmbedder, text_model
 
 SECRET_NAME = Settings().effective_secret_file.name
 OPERATOR = Actor.operator()
 INPUT_NANO, CACHED_NANO, OUTPUT_NANO = 1_000_000_000, 100_000_000, 2_000_000_000  # $1, $0.1 and $2 a million tokens
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `be_patient`, and a gateway that stands still for seconds keeps the flights it leads."""
+    be_patient(monkeypatch)
+    monkeypatch.setattr("gateway.flights.FlightTiming", partial(FlightTiming, lease_s=60.0))
 
 
 @pytest.fixture(scope="session")
