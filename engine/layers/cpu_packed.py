@@ -14,7 +14,7 @@ from torch import nn
 
 from engine.layers.embedding import OutputHead
 from engine.layers.linear import Linear, WeightForm
-from engine.quant.int4 import Int4Weight, keeps_four_bits
+from engine.quant.int4 import LOSSLESS, Int4Weight, keeps_four_bits
 
 # oneDNN chooses the layout by the rows it is told to expect; the one for 16 was best or near it from 1 to 512 rows.
 _EXPECTED_ROWS = 16
@@ -64,5 +64,15 @@ def pack_for_cpu(model: nn.Module) -> None:
             continue
         weight = module.weight
         if weight.device.type == "cpu" and weight.dtype is torch.bfloat16:
-            four_bit = isinstance(module, Linear) and weight.shape[0] % 16 == 0 and keeps_four_bits(weight.data)
-            module.take_form(CpuFourBitWeight(weight.data) if four_bit else CpuPackedWeight(weight.data))
+            module.take_form(best_form(weight.data) if isinstance(module, Linear) else CpuPackedWeight(weight.data))
+
+
+def best_form(weight: torch.Tensor) -> WeightForm:
+    """Both forms where 4 bits lose nothing of any row, else the packed one. Args: weight (out, in) bfloat16."""
+    if weight.shape[0] % 16 == 0 and keeps_four_bits(weight):
+        form = CpuFourBitWeight(weight)
+        if (
+            form.few.loss < LOSSLESS
+        ):  # files mix formats: what the first rows are, the rest of a merged weight may not be
+            return form
+    return CpuPackedWeight(weight)

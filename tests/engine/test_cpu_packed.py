@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.layers.cpu_packed import FEW_ROWS, CpuFourBitWeight, CpuPackedWeight, can_pack
+from engine.layers.cpu_packed import FEW_ROWS, CpuFourBitWeight, CpuPackedWeight, best_form, can_pack
 from engine.layers.linear import Linear
 from engine.loader import load_model, num_parameters
 from tests.engine.model_harness import PagedRun
@@ -46,6 +46,13 @@ def test_a_weight_of_sixteen_levels_is_read_by_its_codes_and_loses_nothing(rows:
     expected = x.float() @ exact.T
     error = (form(x).float() - expected).square().mean().sqrt()
     assert error < 0.01 * expected.square().mean().sqrt()
+
+
+def test_a_merged_weight_of_which_a_part_has_more_levels_keeps_its_bf16_form_alone() -> None:
+    four, more = _of_sixteen_levels((128, 64)), torch.randn(32, 64, generator=torch.Generator().manual_seed(2)) * 0.1
+    assert isinstance(best_form(four.bfloat16()), CpuFourBitWeight)
+    assert isinstance(best_form(torch.cat((four, more)).bfloat16()), CpuPackedWeight)
+    assert isinstance(best_form(more.bfloat16()), CpuPackedWeight)
 
 
 def test_the_packaged_model_keeps_its_files_four_bits_and_others_are_left_alone(smollm2: Path, tmp_path: Path) -> None:
