@@ -10,6 +10,7 @@ parcel", a translation, something quoted) or speaks of a past year. docs/cache.m
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import date, timedelta
 
 from cache import live_chinese, live_english
@@ -109,7 +110,29 @@ _VOLATILE = (
     r"\b(?:météo|commande|solde|disponible|ouvert|pedido|saldo|abierto)\b|\btemps fait\b|\bcombien coûte\b",
     r"\bcuánto (?:cuesta|vale)\b|\btiempo hace\b|\bhay [^.?!]*\blibres?\b",
 )
-_LIVE = re.compile("|".join((*_NOW, *_VOLATILE)))
+
+
+def _branches(pattern: str) -> list[str]:
+    """The alternatives of a pattern's top level."""
+    branches, depth, start = [], 0, 0
+    for token in re.finditer(r"\\.|\[(?:\\.|[^\]\\])*\]|[()|]", pattern):
+        if token[0] == "|" and depth == 0:
+            branches.append(pattern[start : token.start()])
+            start = token.end()
+        depth += {"(": 1, ")": -1}.get(token[0], 0)
+    return [*branches, pattern[start:]]
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    """All patterns as one, which asks once whether a word starts here: most of them begin with a word, and tried letter
+    by letter a hundred of them took a tenth of a request's time."""
+    branches = [branch for pattern in patterns for branch in _branches(pattern)]
+    of_words = [branch.removeprefix(r"\b") for branch in branches if branch.startswith(r"\b")]
+    others = [branch for branch in branches if not branch.startswith(r"\b")]
+    return re.compile("|".join([rf"\b(?=\w)(?:{'|'.join(of_words)})", *others]))
+
+
+_LIVE = _any_of((*_NOW, *_VOLATILE))
 
 _YEAR = re.compile(r"\b(1[0-9]{3}|20[0-9]{2})\b")
 _DATES = (
@@ -129,7 +152,7 @@ def is_live(text: str, *, today: date) -> bool:
     if any(int(year) < today.year for year in _YEAR.findall(lowered)):
         return False
     question = asked if len(asked) <= 2 * QUESTION_CHARS else f"{asked[:QUESTION_CHARS]}\n{asked[-QUESTION_CHARS:]}"
-    if language_of(question) == "zh" and live_chinese.why_live(question) is not None:
+    if not question.isascii() and language_of(question) == "zh" and live_chinese.why_live(question) is not None:
         return True
     if _TIMELESS.search(lowered):
         return False

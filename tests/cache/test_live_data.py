@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import re
 from datetime import date
 from pathlib import Path
 
 import pytest
 
+from cache import live_data
 from cache.live_data import is_live
 
 TODAY = date(2026, 11, 29)
@@ -73,3 +76,26 @@ def test_the_same_date_is_live_near_it_and_history_later() -> None:
     question = "What happened on 5 December 2026?"
     assert is_live(question, today=date(2026, 12, 1))
     assert not is_live(question, today=date(2028, 1, 1))
+
+
+def test_the_patterns_tried_at_word_starts_find_what_they_find_letter_by_letter() -> None:
+    plain = re.compile("|".join((*live_data._NOW, *live_data._VOLATILE)))
+    words = [
+        "is",
+        "the",
+        "price",
+        "of",
+        "my",
+        "order",
+        "open",
+        "now",
+        "weather",
+        "still",
+        "left",
+        "了吗",
+        "多少钱",
+        "7",
+    ]
+    rng = random.Random(7)
+    texts = [" ".join(rng.choices(words, k=rng.randint(1, 7))) for _ in range(3000)]
+    assert [plain.search(text) is None for text in texts] == [live_data._LIVE.search(text) is None for text in texts]
