@@ -17,6 +17,7 @@ from gateway.calls import Piece, ToolCallPiece
 from gateway.splicing import Diverged, Shown
 from tests.gateway.conftest import OPERATOR, Gateway, StartGateway, frames, until
 from tests.gateway.fakes import Script, ScriptedEngine
+from tests.gateway.raw_asgi import RawExchange
 from tests.gateway.test_flights import STEPS, watching
 
 QUESTION = "What does the weir hold back?"
@@ -66,6 +67,28 @@ async def test_a_repeatable_stream_goes_on_behind_what_was_shown(
         ("usage", EntryStatus.OK),
     ]
     assert next(row for row in rows if row.status == EntryStatus.OK).cache_outcome == "miss"
+
+
+async def test_a_stream_that_follows_another_gateway_goes_on_too(start_gateway: StartGateway, redis_url: str) -> None:
+    # given a generation on one gateway that fails after two tokens were shown to a follower on another
+    one = await gateway_that_dies_once(start_gateway, Script(steps=STEPS), replicas=2)
+    two = await start_gateway(ScriptedEngine(Script(steps=STEPS)), replicas=2)
+    first = asyncio.create_task(one.chat(QUESTION, stream=True, temperature=0))
+    await asyncio.wait_for(one.engine.stepped.wait(), 60)
+    body = {"model": "m", "stream": True, "temperature": 0, "messages": [{"role": "user", "content": QUESTION}]}
+    async with RawExchange(two, "POST", "/v1/chat/completions", body) as follower:
+        await follower.start()
+        shown = b""
+        while b"w1" not in shown:
+            shown += await follower.chunk()
+        one.engine.gate.set()
+        while b"[DONE]" not in shown:
+            shown += await follower.chunk()
+    assert "error" in (await asyncio.wait_for(first, 60)).text
+    # then it goes on behind them, generated and paid for by its own gateway
+    assert [shown.count(step.encode()) for step in STEPS] == [1] * len(STEPS)
+    assert b"error" not in shown
+    assert [(row.kind, row.status) for row in await two.ledger()] == [("usage", EntryStatus.OK)]
 
 
 async def test_a_stream_that_is_not_repeatable_ends_with_an_error(start_gateway: StartGateway) -> None:
