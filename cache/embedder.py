@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from cache.errors import EmbedderUnavailable
+from cache.errors import EmbedderNotStarted, EmbedderUnavailable
 
 Vector = npt.NDArray[np.float32]
 
@@ -126,6 +126,7 @@ class _Job:
 
 # A call's share of one batch: a bulk call of 2,048 inputs must not hold up a lookup for 64 batches.
 _SHARE = 8
+MAX_START_BACKOFF_S = 60.0
 
 
 class BatchingEmbedder:
@@ -162,6 +163,19 @@ class BatchingEmbedder:
         self._fingerprint = await asyncio.to_thread(self._spec.fingerprint)
         self._dims = await self._backend.start()
         self._task = asyncio.create_task(self._serve(), name="embedder")
+
+    async def start_eventually(self, backoff_s: float = 1.0) -> None:
+        """Tries until it has started. Raises: EmbedderUnavailable for what trying again will not mend."""
+        while True:
+            try:
+                await self.start()
+            except EmbedderNotStarted as exc:
+                log.warning("the embedder has not started, next try in %.0f s: %s", backoff_s, exc)
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, MAX_START_BACKOFF_S)
+            else:
+                log.warning("the embedder has started late")
+                return
 
     async def close(self) -> None:
         """Ends the backend; open calls raise EmbedderUnavailable. Closing twice is harmless."""

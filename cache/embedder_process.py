@@ -14,7 +14,7 @@ import msgspec
 
 from cache.embedder import EmbedderSpec, Embedding, unpack_embeddings
 from cache.embedder_wire import Batch, Failure, Hello, Result, decode_from_child, frame, frame_length
-from cache.errors import EmbedderUnavailable
+from cache.errors import EmbedderNotStarted, EmbedderUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class ProcessBackend:
                 hello = await _read(process)
         except _TROUBLE as exc:
             await self._end(process)
-            raise EmbedderUnavailable(f"the embedder's process did not start: {type(exc).__name__}") from exc
+            raise EmbedderNotStarted(f"the embedder's process did not start: {type(exc).__name__}") from exc
         except asyncio.CancelledError:
             await self._end(process)
             raise

@@ -4,6 +4,7 @@ CacheError
 ├── InvalidCacheControl   a request's cache-control or threshold cannot be read: the caller's fault, 400
 ├── UncacheableRequest    the body has no canonical form (NaN, nested too deep): treated as a bypass
 ├── EmbedderUnavailable   the embedder's worker is starting, gone or too busy: a semantic miss
+│   └── EmbedderNotStarted    it did not start in time: worth another try, as a model that does not load is not
 └── LeaderFailed          the generation this request was following failed: generate on your own
 """
 
@@ -28,6 +29,10 @@ class UncacheableRequest(CacheError, ValueError):
 
 class EmbedderUnavailable(CacheError):
     """The embedder's worker is starting, gone or too busy; the message says which."""
+
+
+class EmbedderNotStarted(EmbedderUnavailable):
+    """The embedder's worker did not start in time, or died of it. Nothing says that the next one will too."""
 
 
 class LeaderFailed(CacheError):

@@ -40,6 +40,8 @@ class EmbeddingCalls:
         self, intake: Intake, data: EmbeddingRequest, route: Route
     ) -> tuple[EmbeddingList, dict[str, str]]:
         """The answer and its headers. Raises: GatewayError."""
+        if not self._embedder.dims:
+            raise Unavailable("The embedding model has not started yet.", retry_after_s=5)
         texts = _texts(data)
         dims = self._dims(data)
         call = intake.call(prompts=[], sampling=SamplingParams(max_tokens=0))

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from billing.secrets import ServerSecret
 from billing.service import Billing, BillingSettings
 from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec
-from cache.errors import EmbedderUnavailable
+from cache.errors import EmbedderNotStarted, EmbedderUnavailable
 from cache.invalidation import Invalidator
 from cache.shadow import ShadowLog
 from engine.client import EngineClient
@@ -106,7 +106,8 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         engine = overrides.engine or make_engine(settings)
         embedder, text_model = await _started(settings, overrides, engine, stack)
         further = overrides.further or await start_further(settings, stack)
-        cache, store = await make_cache(settings, cache_redis, embedder, stack)
+        started_embedder = embedder if embedder is not None and embedder.dims else None
+        cache, store = await make_cache(settings, cache_redis, started_embedder, stack)
         governor = Governor(
             admission=billing.admission,
             prices=billing.prices,
@@ -140,7 +141,9 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             background=background,
             flights=flights,
             shares_flights=settings.replicas > 1,
-            shadow=Shadow(ShadowLog(store), embedder, background, metrics) if store and embedder else None,
+            shadow=Shadow(ShadowLog(store), started_embedder, background, metrics)
+            if store and started_embedder
+            else None,
             soft_budgets=soft_budgets,
         )
         constrainer = Constrainer(tool_format=settings.tool_format)
@@ -157,7 +160,8 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         invalidator = Invalidator(store) if store is not None else None
         if invalidator is not None:
             stack.push_async_callback(
-                _ended, asyncio.create_task(_reaper(settings, invalidator, embedder).work(), name="cache-reaper")
+                _ended,
+                asyncio.create_task(_reaper(settings, invalidator, started_embedder).work(), name="cache-reaper"),
             )
         chat_calls = ChatCalls(texts, router, constrainer, allow_request_template=settings.allow_request_chat_template)
         completion_calls = CompletionCalls(texts, router, constrainer, max_sequences=settings.engine.max_n)
@@ -247,18 +251,34 @@ async def _started(
 
 
 async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
-    """None, with a warning, where no embedding model is installed: everything else works without."""
+    """None, with a warning, where no embedding model is installed: everything else works without.
+
+    One that does not start in time is tried again behind the scenes; until then embeddings are 503.
+    """
     from cache.embedder_process import ProcessBackend
 
     try:
         spec = EmbedderSpec(path=settings.embedder) if settings.embedder else EmbedderSpec.packaged()
         embedder = BatchingEmbedder(spec, ProcessBackend(spec))
         await embedder.start()
+    except EmbedderNotStarted as exc:
+        log.warning("no semantic cache until the next start, and no embeddings yet: %s", exc)
+        starting = asyncio.create_task(_starting(embedder), name="embedder-start")
+        stack.push_async_callback(embedder.close)
+        stack.push_async_callback(_ended, starting)
+        return embedder
     except EmbedderUnavailable as exc:
         log.warning("no embeddings and no semantic cache: %s", exc)
         return None
     stack.push_async_callback(embedder.close)
     return embedder
+
+
+async def _starting(embedder: BatchingEmbedder) -> None:
+    try:
+        await embedder.start_eventually()
+    except EmbedderUnavailable as exc:
+        log.error("no embeddings until the next start: %s", exc)  # noqa: TRY400 - the message says it all
 
 
 def _reaper(settings: Settings, invalidator: Invalidator, embedder: Embedder | None) -> Reaper:

@@ -15,7 +15,7 @@ import pytest
 from cache.embedder import BatchingEmbedder, EmbedderSpec, Embedding
 from cache.embedder_process import ProcessBackend
 from cache.embedder_thread import ThreadBackend
-from cache.errors import EmbedderUnavailable
+from cache.errors import EmbedderNotStarted, EmbedderUnavailable
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -264,3 +264,37 @@ def test_what_a_gateway_imports_of_the_cache_brings_no_torch() -> None:
     check = f"{imports}; import sys; sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
     done = subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY, check=False, timeout=60)
     assert done.returncode == 0
+
+
+class LateBackend(SlowBackend):
+    """Does not start in time, `failures` times."""
+
+    def __init__(self, failures: int, error: type[EmbedderUnavailable]) -> None:
+        super().__init__()
+        self.failures, self.error = failures, error
+
+    async def start(self) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise self.error("not now")
+        return await super().start()
+
+
+async def test_an_embedder_that_starts_late_is_tried_until_it_does(folder: EmbedderSpec) -> None:
+    embedder = BatchingEmbedder(folder, LateBackend(3, EmbedderNotStarted))
+    with pytest.raises(EmbedderNotStarted):
+        await embedder.start()
+    with pytest.raises(EmbedderUnavailable):
+        await embedder.embed(["too early"])
+
+    await embedder.start_eventually(backoff_s=0)
+
+    assert embedder.dims > 0
+    await embedder.close()
+
+
+async def test_what_trying_again_does_not_mend_is_not_tried_again(folder: EmbedderSpec) -> None:
+    backend = LateBackend(2, EmbedderUnavailable)
+    with pytest.raises(EmbedderUnavailable):
+        await BatchingEmbedder(folder, backend).start_eventually(backoff_s=0)
+    assert backend.failures == 1

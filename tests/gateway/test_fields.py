@@ -11,7 +11,7 @@ from engine.types import EngineRequest, Priority
 from engine.validation import RequestLimits, validate_request
 from gateway.prompts import TextModel
 from tests.gateway.conftest import Gateway, StartGateway, frames
-from tests.gateway.fakes import CONTEXT, Script, ScriptedEngine, byte_tokenizer, model_info, text_model
+from tests.gateway.fakes import CONTEXT, Script, ScriptedEngine, WordEmbedder, byte_tokenizer, model_info, text_model
 
 TOKENIZER = byte_tokenizer()
 SPECIAL_IDS = TOKENIZER.special_ids
@@ -670,3 +670,18 @@ async def test_models_stay_with_their_endpoints(gateway: Gateway) -> None:
     embed = await gateway.post("/v1/embeddings", {"model": "m", "input": "x"})
 
     assert error_of(chat)["code"] == error_of(embed)["code"] == "model_not_supported"
+
+
+async def test_an_embedder_that_has_not_started_yet_is_503_with_a_time(start_gateway: StartGateway) -> None:
+    class Unstarted(WordEmbedder):
+        dims = 0
+
+    gateway = await start_gateway(embedder=Unstarted())
+    body = {"model": "all-MiniLM-L6-v2", "input": "a"}
+
+    refused = await gateway.post("/v1/embeddings", body)
+
+    assert error_of(refused, 503)["code"] == "service_unavailable"
+    assert int(refused.headers["retry-after"]) >= 1
+    Unstarted.dims = WordEmbedder.dims
+    assert (await gateway.post("/v1/embeddings", body)).status_code == 200
