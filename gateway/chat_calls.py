@@ -61,7 +61,7 @@ class ChatCalls:
         return reasoning_of(
             model.template.source,
             prompt_end=model.decode(prompt.token_ids[-PROMPT_END_TOKENS:], skip_special_tokens=False),
-            has_grammar=plan.grammar is not None,
+            has_grammar=plan.grammar is not None and not plan.free_start,
         )
 
     def _check(self, data: ChatRequest) -> None:

@@ -61,6 +61,10 @@ class ToolFormat(Protocol):
         same letters as plain tokens are not what the model was taught to write.
         """
 
+    def auto_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str | None:
+        """Lark rules, the first one named `start`, for free text in which every call that begins is held to its schema;
+        None where nothing in the format says for certain that a call begins."""
+
 
 class BufferedParser:
     """The machine: `_state` consumes from `_buffer`; subclasses start in `_content`."""

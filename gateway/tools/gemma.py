@@ -57,6 +57,9 @@ class GemmaFormat:
     def parser(self, sink: CallSink, functions: Mapping[str, Mapping[str, Any]]) -> GemmaParser:
         return GemmaParser(sink, functions, self._dialect)
 
+    def auto_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str | None:  # noqa: ARG002
+        return None
+
     def calls_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str:
         opener = lark_marker(self._dialect.opener, special_ids)
         closer = lark_marker(self._dialect.closer, special_ids)

@@ -32,17 +32,36 @@ class HermesFormat:
         return HermesParser(sink, functions)
 
     def calls_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str:
-        opener, closer = lark_marker(OPEN, special_ids), lark_marker(CLOSE, special_ids)
-        bodies = " | ".join(f"call_{number}" for number in range(len(tools)))
-        rules = [
-            repeated("call", lark_text("\n"), parallel=parallel),
-            f"call: {opener} {lark_text(chr(10))} ({bodies}) {lark_text(chr(10))} {closer}",
-        ]
-        for number, tool in enumerate(tools):
-            head = lark_text(f'{{"name": "{tool.name}", "arguments": ')
-            rules.append(f"call_{number}: {head} args_{number} {lark_text('}')}")
-            rules.append(f"args_{number}: {lark_schema(tool.parameters)}")
-        return "\n".join(rules)
+        opener = lark_marker(OPEN, special_ids)
+        calls = repeated("call", lark_text("\n"), parallel=parallel)
+        return "\n".join((calls, f"call: {opener} call_rest", *_rest_of_call(tools, special_ids)))
+
+    def auto_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str | None:
+        # A lazy lexeme ends where its text first does, so free text never runs over an opening tag.
+        is_token = OPEN in special_ids
+        head = f"FREE_TEXT {lark_marker(OPEN, special_ids)}"
+        begun = f"call_head: {head}" if is_token else f"call_head[lazy]: {head}"
+        return "\n".join(
+            (
+                f"start: call{'*' if parallel else '?'} free_text",
+                "free_text: FREE_TEXT",
+                r"FREE_TEXT: /(.|\n)*/",
+                begun,
+                "call: call_head call_rest",
+                *_rest_of_call(tools, special_ids),
+            )
+        )
+
+
+def _rest_of_call(tools: Sequence[ToolSpec], special_ids: Mapping[str, int]) -> list[str]:
+    """`call_rest`: what stands behind the opening tag."""
+    bodies = " | ".join(f"call_{number}" for number in range(len(tools)))
+    rules = [f"call_rest: {lark_text(chr(10))} ({bodies}) {lark_text(chr(10))} {lark_marker(CLOSE, special_ids)}"]
+    for number, tool in enumerate(tools):
+        head = lark_text(f'{{"name": "{tool.name}", "arguments": ')
+        rules.append(f"call_{number}: {head} args_{number} {lark_text('}')}")
+        rules.append(f"args_{number}: {lark_schema(tool.parameters)}")
+    return rules
 
 
 class HermesParser(BufferedParser):

@@ -24,6 +24,9 @@ class Llama3Format:
     def parser(self, sink: CallSink, functions: Mapping[str, Mapping[str, Any]]) -> Llama3Parser:
         return Llama3Parser(sink, functions)
 
+    def auto_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str | None:  # noqa: ARG002
+        return None
+
     def calls_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str:  # noqa: ARG002 - bare calls need no marker
         rules = [
             repeated("call", lark_text("; "), parallel=parallel),

@@ -41,6 +41,9 @@ class MistralFormat:
     def parser(self, sink: CallSink, functions: Mapping[str, Mapping[str, Any]]) -> MistralParser:
         return MistralParser(sink, functions)
 
+    def auto_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str | None:  # noqa: ARG002
+        return None
+
     def calls_rule(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int], *, parallel: bool) -> str:
         opener = lark_marker(TOOL_CALLS, special_ids)
         rules = []

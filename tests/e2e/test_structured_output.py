@@ -162,3 +162,20 @@ def test_forced_calls_of_the_real_model_validate(weir: Weir, choice: Any, stream
     else:
         assert (call.function.name, arguments) == ("ping", {})  # type: ignore[union-attr]
     assert answer.finish_reason == ("tool_calls" if choice == "required" else "stop")
+
+
+def test_beside_a_strict_function_free_text_stays_free(weir: Weir) -> None:
+    function = {**TOOLS[0]["function"], "strict": True}
+    done = weir.client().chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        tools=[{"type": "function", "function": function}],
+        temperature=0,
+        max_tokens=300,
+    )
+
+    [answer] = done.choices
+    for call in answer.message.tool_calls or ():
+        jsonschema.validate(json.loads(call.function.arguments), PERSON)  # type: ignore[union-attr]
+    assert answer.message.tool_calls or answer.message.content
+    assert answer.finish_reason in ("stop", "tool_calls")

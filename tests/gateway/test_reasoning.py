@@ -130,3 +130,14 @@ async def test_stop_strings_are_for_the_answer_behind_the_reasoning(start_gatewa
 
     sampling = gateway.engine.requests[0].sampling
     assert (sampling.stop, sampling.unstopped) == (("\n\n",), Unstopped("<think>", "</think>", is_open=thinks))
+
+
+async def test_reasoning_is_told_apart_beside_strict_functions_too(start_gateway: StartGateway) -> None:
+    engine = ScriptedEngine(Script(steps=("<think>Let me see.", "</think>", "Paris.")))
+    gateway = await start_gateway(engine, text_model=thinking_model())
+    tool = {"type": "function", "function": {"name": "ping", "strict": True, "parameters": {"type": "object"}}}
+
+    message = (await gateway.chat("capital?", tools=[tool])).json()["choices"][0]["message"]
+
+    assert engine.requests[0].sampling.grammar is not None
+    assert (message["reasoning_content"], message["content"]) == ("Let me see.", "Paris.")

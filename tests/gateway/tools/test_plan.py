@@ -156,3 +156,56 @@ def test_no_tools_leave_the_text_alone() -> None:
 
     assert (made.new_parser, made.grammar, made.policy) == (None, None, None)
     assert made.apply(SamplingParams()) == SamplingParams()
+
+
+def strictly(**fields: Any) -> OutputPlan:
+    tools = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}, TOOLS[1]]  # type: ignore[dict-item]
+    return plan("hermes", tools=tools, **fields)
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+GOOD = call("get_weather", '{"city": "Ulm", "unit": "c"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("No call at all, 2 < 3 and </tool_call>.", True),
+        ("", True),
+        (GOOD, True),
+        (f"Let me see.\n{GOOD}\n{GOOD} Done.", True),
+        (call("ping", '{"any": [1]}'), True),  # not strict: any object
+        (call("get_weather", '{"city": "Ulm"}'), False),
+        (call("get_weather", '{"city": "Ulm", "unit": "k"}'), False),
+        (call("get_time", "{}"), False),
+        ("<tool_call> is a tag.", False),
+        (f"{GOOD} and <tool_call>", False),
+    ],
+)
+def test_calls_of_strict_functions_are_held_to_their_schemas_once_they_begin(text: str, taken: bool) -> None:
+    made = strictly()
+    assert made.grammar is not None
+    assert made.free_start
+    assert accepts(made.grammar, text) is taken
+
+
+def test_without_parallel_calls_one_strict_call_ends_the_calls() -> None:
+    made = strictly(parallel_tool_calls=False)
+    assert made.grammar is not None
+    assert accepts(made.grammar, GOOD)
+    assert made.stop == ("</tool_call>",)
+
+
+def test_nothing_is_constrained_where_no_function_is_strict() -> None:
+    made = plan("hermes")
+    assert (made.grammar, made.free_start) == (None, True)
+
+
+def test_a_strict_schema_that_cannot_be_held_to_is_refused_by_name() -> None:
+    function = {"name": "odd", "strict": True, "parameters": {"type": "object", "not": {}}}
+    with pytest.raises(InvalidRequest) as refused:
+        plan("hermes", tools=[{"type": "function", "function": function}])
+    assert refused.value.param == "tools[0].function.parameters"
