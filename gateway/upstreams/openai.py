@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +83,17 @@ class OpenAIUpstream:
     async def generate(self, call: Call, attempt: int) -> AsyncIterator[Progress]:
         """Raises: UpstreamError; retryable for connection trouble, timeouts, 429 and 5xx."""
         reader = _StreamReader(call, self._count_tokens)
+        if call.sampling.prompt_logprobs is not None:
+            raise UpstreamError(
+                f"The model `{self.model}` gives no log-probabilities of an echoed prompt.",
+                retryable=False,
+                status=400,
+                param="echo",
+                code="unsupported_parameter",
+            )
+        if call.sampling.max_tokens == 0:  # an echo and nothing else, which needs nobody
+            yield reader.nothing()
+            return
         async with self._post(call, attempt) as response:
             if response.status != 200:
                 raise await self._refused(response)
@@ -123,6 +134,7 @@ class OpenAIUpstream:
         body = {key: value for key, value in call.body.items() if key not in _OURS}
         body["model"] = self._spec.remote_model or self._spec.model
         body.pop("stream_options", None)
+        body.pop("echo", None)  # the prompt is put before the answer here
         body["stream"] = call.stream or call.metered
         if body["stream"]:
             body["stream_options"] = {"include_usage": True}
@@ -212,6 +224,11 @@ class _StreamReader:
                 choice["delta"] = choice["message"]
         return self.read(answer) or Progress(pieces=[], counts=self._counts)
 
+    def nothing(self) -> Progress:
+        """The answer to a prompt that nothing is to be generated for."""
+        pieces = [Piece(index=index, finish_reason="length") for index in range(self._call.num_choices)]
+        return Progress(pieces=pieces, counts=self._counts)
+
     def finish(self, upstream: str) -> Progress:
         """Raises: UpstreamError when a choice never finished: a cut stream must not pass for an answer."""
         if len(self._finished) < self._call.num_choices:
@@ -275,9 +292,26 @@ def _tool_piece(call: dict[str, Any], number: int) -> ToolCallPiece:
 
 
 def _logprobs(value: Any) -> list[TokenLogprob] | None:
-    if not isinstance(value, dict) or not isinstance(value.get("content"), list):
+    """Of a chat's `content` list, or of a completion's lists side by side."""
+    if not isinstance(value, dict):
         return None
-    return [_logprob(entry) for entry in value["content"] if isinstance(entry, dict)]
+    if isinstance(value.get("content"), list):
+        return [_logprob(entry) for entry in value["content"] if isinstance(entry, dict)]
+    if isinstance(value.get("tokens"), list):
+        return list(_legacy_logprobs(value))
+    return None
+
+
+def _legacy_logprobs(lists: dict[str, Any]) -> Iterator[TokenLogprob]:
+    logprobs, tops = lists.get("token_logprobs") or [], lists.get("top_logprobs") or []
+    for number, token in enumerate(lists["tokens"]):
+        top = tops[number] if number < len(tops) and isinstance(tops[number], dict) else {}
+        entry: dict[str, Any] = {
+            "token": token,
+            "logprob": logprobs[number] if number < len(logprobs) else None,
+            "top_logprobs": [{"token": text, "logprob": logprob} for text, logprob in top.items()],
+        }
+        yield _logprob(entry)
 
 
 def _logprob(entry: dict[str, Any]) -> TokenLogprob:

@@ -65,6 +65,32 @@ class OpenAIStub:
         await response.write(b"data: [DONE]\n\n")
         return response
 
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        """The older endpoint: texts, and log-probabilities as lists side by side."""
+        body = await request.json()
+        self.requests.append(({k.lower(): v for k, v in request.headers.items()}, body))
+        if not body.get("stream"):
+            return web.json_response({"choices": [self._text(self.words, body, "stop")], "usage": self.usage})
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for word in self.words:
+            await self._write(response, {"choices": [self._text((word,), body)]})
+        await self._write(response, {"choices": [self._text((), body, "stop")]})
+        await self._write(response, {"choices": [], "usage": self.usage})
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def _text(self, words: tuple[str, ...], body: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "text": "".join(words), "finish_reason": finish, "logprobs": None}
+        if body.get("logprobs") is not None and words:
+            choice["logprobs"] = {
+                "tokens": list(words),
+                "token_logprobs": [-0.5] * len(words),
+                "top_logprobs": [{word: -0.5, "other": -1.5} for word in words],
+                "text_offset": [0] * len(words),
+            }
+        return choice
+
     def _whole(self) -> dict[str, Any]:
         message = {"role": "assistant", "content": "".join(self.words)}
         answer = {
@@ -88,6 +114,7 @@ class OpenAIStub:
         """Yields the base URL."""
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._answer)
+        app.router.add_post("/v1/completions", self._complete)
         server = TestServer(app)
         await server.start_server()
         yield str(server.make_url("/v1"))

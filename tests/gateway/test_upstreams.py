@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+import httpx
 import pytest
 
 from billing import config
@@ -315,3 +316,33 @@ async def test_a_bad_route_is_left_out_and_harms_no_other(gateway: Gateway) -> N
     assert "broken" not in gateway.parts.router.table
     assert (await gateway.chat("hi", model="good")).status_code == 200
     assert (await gateway.chat("hi", model="broken")).status_code == 404
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_completions_echo_and_logprobs_come_from_an_upstream_as_from_our_engine(
+    gateway: Gateway, add_upstream: AddUpstream, stream: bool
+) -> None:
+    stub = OpenAIStub(usage=USAGE)
+    await add_upstream(gateway, "far", stub, "big")
+
+    answer = await gateway.complete("so", model="big", logprobs=2, stream=stream)
+    echoed = await gateway.complete("so", model="big", echo=True, stream=stream)
+    nothing = await gateway.complete("so", model="big", echo=True, max_tokens=0, stream=stream)
+    refused = await gateway.complete("so", model="big", echo=True, logprobs=1, stream=stream)
+
+    def choices(response: httpx.Response) -> list[dict[str, Any]]:
+        chunks = frames(response) if stream else [response.json()]
+        return [choice for chunk in chunks for choice in chunk["choices"]]
+
+    def text(response: httpx.Response) -> str:
+        return "".join(choice["text"] for choice in choices(response))
+
+    lists = [choice["logprobs"] for choice in choices(answer) if choice["logprobs"]]
+    assert [token for each in lists for token in each["tokens"]] == ["far", " away"]
+    assert [logprob for each in lists for logprob in each["token_logprobs"]] == [-0.5, -0.5]
+    assert [offset for each in lists for offset in each["text_offset"]] == [0, 3]
+    assert [set(top) for each in lists for top in each["top_logprobs"]] == [{"far", "other"}, {" away", "other"}]
+    assert (text(answer), text(echoed), text(nothing)) == ("far away", "sofar away", "so")
+    assert all("echo" not in body for body in stub.bodies)
+    assert len(stub.bodies) == 2
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "echo")
