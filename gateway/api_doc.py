@@ -56,6 +56,11 @@ NOTES: dict[str, str] = {
 }
 OF_ENDPOINT: dict[tuple[type[msgspec.Struct], str], str] = {
     (CompletionRequest, "max_tokens"): "honoured, 16 where absent; 0 only with echo",
+    (
+        CompletionRequest,
+        "echo",
+    ): "honoured; with logprobs the prompt leaves one token of the context free, for the token "
+    "that scoring it makes; with logprobs refused (400) on upstreams",
     (EmbeddingRequest, "input"): "honoured for texts; token ids are refused (400)",
     (EmbeddingRequest, "dimensions"): "honoured: cut off and brought to length 1; above the model's own refused (400)",
     (EmbeddingRequest, "metadata"): "honoured: `conversation_id` in it attributes the request to a conversation",

@@ -60,7 +60,10 @@ class CompletionCalls:
         prompts = await self._prompts(data, model, budget=model.info.max_model_len - max(1, wanted))
         plan = self._constrainer.completion(data.response_format, model)
         longest = max(map(len, prompts))
-        max_tokens = fit(longest, wanted, model.info, param="prompt", allow_full=wanted == 0)
+        needs_none = (
+            wanted == 0 and data.logprobs is None
+        )  # the engine scores a prompt with the token it makes after it
+        max_tokens = fit(longest, wanted, model.info, param="prompt", allow_full=needs_none)
         call = intake.call(
             prompts=prompts,
             sampling=completion_sampling(data, model.info, grammar=plan.grammar, max_tokens=max_tokens),

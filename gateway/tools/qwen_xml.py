@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.tools.format import could_start
+from gateway.tools.format import could_start, partial_length
 from gateway.tools.hermes import HermesFormat, HermesParser
 from gateway.tools.sink import CallSink
 
@@ -71,7 +71,7 @@ class QwenXmlParser(HermesParser):
             if end >= 0:
                 self._key = self._buffer[len(_PARAMETER) : end].strip()
                 self._take(end + 1)
-                self._state = self._value
+                self._begin_value()
                 return True
         ended = self._buffer.startswith(_FUNCTION_END)
         if ended:
@@ -81,6 +81,32 @@ class QwenXmlParser(HermesParser):
         self._state = self._after_call if ended else self._content
         return True
 
+    def _begin_value(self) -> None:
+        separator = ", " if self._num_arguments else ""
+        self._num_arguments += 1
+        self._sink.arguments(f"{separator}{json.dumps(self._key, ensure_ascii=False)}: ")
+        self._state = self._string_begin if self._kind() == "string" else self._value
+
+    def _string_begin(self) -> bool:
+        if self._buffer[0] == "\n":  # the template writes values on lines of their own
+            self._take(1)
+        self._sink.arguments('"')
+        self._state = self._string
+        return True
+
+    def _string(self) -> bool:
+        """A text goes out as it comes, but for what may be the closing tag and the line break before it."""
+        end = self._buffer.find(_PARAMETER_END)
+        if end < 0:
+            held = partial_length(self._buffer, (_PARAMETER_END,))
+            held += self._buffer[: len(self._buffer) - held].endswith("\n")
+            self._sink.arguments(_escaped(self._take(len(self._buffer) - held)))
+            return False
+        self._sink.arguments(_escaped(self._take(end).removesuffix("\n")) + '"')
+        self._take(len(_PARAMETER_END))
+        self._state = self._parameter
+        return True
+
     def _value(self) -> bool:
         """Waits for the whole value: what it is can be told from its end only."""
         end = self._buffer.find(_PARAMETER_END)
@@ -88,27 +114,29 @@ class QwenXmlParser(HermesParser):
             return False
         text = self._take(end)
         self._take(len(_PARAMETER_END))
-        separator = ", " if self._num_arguments else ""
-        self._num_arguments += 1
-        key = json.dumps(self._key, ensure_ascii=False)
-        self._sink.arguments(f"{separator}{key}: {self._converted(_unwrapped(text))}")
+        self._sink.arguments(self._converted(_unwrapped(text)))
         self._state = self._parameter
         return True
 
     def _converted(self, text: str) -> str:
         """The value as JSON. What is no JSON stays text, whatever the schema says: the client sees what was meant."""
+        literal = _PYTHON_WORDS.get(text.strip(), text.strip())
+        try:
+            json.loads(literal)
+        except (ValueError, RecursionError):
+            return json.dumps(text, ensure_ascii=False)
+        return literal
+
+    def _kind(self) -> Any:
+        """The type that the function's schema gives the argument."""
         properties = self._functions[self._name].get("properties")
         schema = properties.get(self._key) if isinstance(properties, Mapping) else None
-        kind = schema.get("type") if isinstance(schema, Mapping) else None
-        if kind != "string":
-            literal = _PYTHON_WORDS.get(text.strip(), text.strip())
-            try:
-                json.loads(literal)
-            except (ValueError, RecursionError):
-                pass
-            else:
-                return literal
-        return json.dumps(text, ensure_ascii=False)
+        return schema.get("type") if isinstance(schema, Mapping) else None
+
+
+def _escaped(text: str) -> str:
+    """A part of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _unwrapped(text: str) -> str:

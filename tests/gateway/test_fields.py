@@ -175,6 +175,17 @@ async def test_a_prompt_over_the_context_is_400_with_both_numbers(gateway: Gatew
         assert await gateway.ledger() == []
 
 
+async def test_an_echo_may_fill_the_context_and_with_logprobs_all_but_one_token(gateway: Gateway) -> None:
+    prompt = "a" * CONTEXT
+    whole = await gateway.complete(prompt, echo=True, max_tokens=0)
+    refused = await gateway.complete(prompt, echo=True, max_tokens=0, logprobs=1)
+    scored = await gateway.complete(prompt[1:], echo=True, max_tokens=0, logprobs=1)
+
+    assert whole.json()["choices"][0]["text"] == prompt
+    assert error_of(refused)["code"] == "context_length_exceeded"
+    assert scored.status_code == 200
+
+
 async def test_truncation_auto_drops_the_oldest_turns_whole(gateway: Gateway) -> None:
     turns = [{"role": "system", "content": "rules"}]
     for number in range(10):

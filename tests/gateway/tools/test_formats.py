@@ -233,3 +233,26 @@ def test_a_bare_value_becomes_what_the_schema_says(key: str, written: str, value
     [call] = read("qwen_xml", [text])[1]
 
     assert json.loads(call.arguments) == {key: value}
+
+
+def test_a_text_argument_of_qwens_tags_streams_while_it_is_being_written() -> None:
+    sink = CallSink()
+    parser = FORMATS["qwen_xml"].parser(sink, {"f": {"properties": {"b": {"type": "string"}}}})
+    seen = []
+    for chunk in ("<tool_call>\n<function=f>\n<parameter=b>\nOne ", 'say "hi"\n', "</param> two", "\n</parameter>"):
+        parser.feed(chunk)
+        seen.append("".join(piece.arguments for piece in sink.take()[1]))
+
+    assert seen == ['{"b": "One ', 'say \\"hi\\"', "\\n</param> two", '"']
+
+
+@pytest.mark.parametrize("value", ["", "\n", "\n\n", "a\n", "\n a", "</parameter", 'q"\\\n</param\n', "🫠"])
+def test_a_text_argument_is_the_same_at_every_split(value: str) -> None:
+    text = f"<tool_call>\n<function=f>\n<parameter=b>\n{value}\n</parameter>\n</function>\n</tool_call>"
+
+    [whole] = read("qwen_xml", [text])[1]
+
+    assert json.loads(whole.arguments) == {"b": value}
+    assert read("qwen_xml", text)[1] == [whole]
+    for cut in range(len(text)):
+        assert read("qwen_xml", [text[:cut], text[cut:]])[1] == [whole], cut
