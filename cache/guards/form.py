@@ -16,7 +16,7 @@ def english(a: Question, b: Question) -> bool:
     kinds = {a.kind, b.kind}
     if len(kinds) > 1 and not any(kinds <= alike for alike in _ALIKE):
         return True
-    if (_past(a) and _present(b)) or (_present(a) and _past(b)) or a.links != b.links:
+    if _other_tense(a, b) or a.links != b.links:
         return True
     if kinds <= {"polar", "may", "what"} and bool(a.modals & _DUTY) != bool(b.modals & _DUTY):
         return True
@@ -29,6 +29,19 @@ def _other_persons(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
     if differing - {"first", "second"} or differing == {"first", "second"}:
         return True
     return {"first", "second"} <= set(a) & set(b) and [p for p in a if p in b] != [p for p in b if p in a]
+
+
+def _other_tense(a: Question, b: Question) -> bool:
+    """Whether one speaks of the past or of what will be, and the other says that it speaks of another time."""
+    if (_past(a) and _present(b)) or (_present(a) and _past(b)):
+        return True
+    return (_future(a) and (b.past or b.present) and not _future(b)) or (
+        _future(b) and (a.past or a.present) and not _future(a)
+    )
+
+
+def _future(question: Question) -> bool:
+    return "will" in question.modals
 
 
 def _past(question: Question) -> bool:

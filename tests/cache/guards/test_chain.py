@@ -33,6 +33,10 @@ PAIRS = Path(__file__).parents[3] / "benchmarks" / "data" / "cache_quality"
         ("Which lamps are dimmable?", "Which lamps are not dimmable?", "negation"),
         ("Why does the pump start?", "Why doesn't the pump start?", "negation"),
         ("What can be mailed with a stamp?", "What can be mailed without a stamp?", "negation"),
+        # another time
+        ("Will the depot deliver on Sundays?", "Did the depot deliver on Sundays?", "form"),
+        ("What was the rule for overtime?", "What will the rule for overtime be?", "form"),
+        ("How did they compute the toll?", "How do they compute the toll?", "form"),
         # opposites by form
         ("How do I zip a directory?", "How do I unzip a directory?", "antonym"),
         ("Is the alloy magnetic?", "Is the alloy nonmagnetic?", "antonym"),
