@@ -84,12 +84,21 @@ def _start_long(system: System, options: argparse.Namespace) -> subprocess.Popen
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
+def _small(system: System, options: argparse.Namespace) -> dict[str, Any]:
+    """Small requests in open loop, each run with words of its own: the answer cache knows none of them."""
+    prompt = f"Question {{n}} of run {time.time_ns()}: what is the capital of France?"
+    report = load(system, "open", rate=options.rate, seconds=options.seconds, prompt=prompt)
+    if report["errors"]:
+        raise SystemExit(f"{report['errors']} small requests failed: {report['first_error']}")
+    return report
+
+
 def measure(system: System, options: argparse.Namespace) -> dict[str, Any]:
     """One pair: the small requests alone, and beside the long ones."""
-    alone = load(system, "open", rate=options.rate, seconds=options.seconds)
+    alone = _small(system, options)
     sender = _start_long(system, options)
     time.sleep(1.0)
-    beside = load(system, "open", rate=options.rate, seconds=options.seconds)
+    beside = _small(system, options)
     long = json.loads(sender.communicate()[0])
     if long["failed"]:
         raise SystemExit(f"a long prompt failed: {long['failed'][0]}")
