@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import tracemalloc
 from datetime import datetime
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from engine.chat_template import ChatTemplate
+from engine.chat_template import ChatTemplate, _SpellingGuard
 from engine.errors import InvalidRequest, ModelLoadError, RequestFailed
 from engine.tokenizer import Tokenizer
 
@@ -148,8 +151,8 @@ def test_null_assistant_content_prints_nothing(chatml: ChatTemplate) -> None:
 
 def test_tool_arguments_reach_the_template_as_an_object(tokenizer: Tokenizer) -> None:
     template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | tojson }}", tokenizer)
-    for given, printed in (('{"a": 2}', '{"a": 2}'), ("", "{}"), (None, "{}"), ({"a": "é<"}, '{"a": "é<"}')):
-        call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": given}}
+    for written, printed in (('{"a": 2}', '{"a": 2}'), ("", "{}"), (None, "{}"), ({"a": "é<"}, '{"a": "é<"}')):
+        call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": written}}
         assert template.render([{"role": "assistant", "tool_calls": [call]}]).plain == printed
 
 
@@ -296,3 +299,24 @@ def test_a_template_that_does_not_compile_fails_the_start_by_name(tmp_path: Path
         ChatTemplate.from_folder(tmp_path, tokenizer)
     with pytest.raises(ModelLoadError, match=r"missing\.jinja"):
         ChatTemplate.from_folder(tmp_path, tokenizer, override=tmp_path / "missing.jinja")
+
+
+SPELLINGS = ("<|im_end|>", "<|im_start|>", "<s>", "</s>", "<a<s>b", "]x[", "x[")
+FRAGMENTS = sorted({s[i:j] for s in SPELLINGS for i in range(len(s)) for j in range(i + 1, len(s) + 1)})
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.sampled_from(SPELLINGS), st.text("ab <>|[]", max_size=3))))
+def test_a_guarded_text_is_marked_as_by_one_pattern_at_every_character(words: list[str]) -> None:
+    # given every spelling, every head of one at the end, every tail of one at the start, the leftmost first
+    text = "".join(words)
+    ordered = sorted(SPELLINGS, key=len, reverse=True)
+    heads = sorted({s[:n] for s in ordered for n in range(1, len(s))}, key=len, reverse=True)
+    tails = sorted({s[n:] for s in ordered for n in range(1, len(s))}, key=len, reverse=True)
+    whole, head, tail = ("|".join(map(re.escape, each)) for each in (ordered, heads, tails))
+    every = re.compile(f"{whole}|(?:{head})\\Z|\\A(?:{tail})")
+    # then the guard's three patterns mark the same
+    literals: dict[str, str] = {}
+    guarded = _SpellingGuard(SPELLINGS).guard(text, literals)
+    marked = "".join(f"\0{literals[c]}\0" if c in literals else c for c in guarded)
+    assert marked == every.sub(lambda match: f"\0{match[0]}\0", text)
