@@ -3,8 +3,8 @@
     python -m benchmarks.cpu_peers --threads 2 --tokens 64
 
 Each engine runs in a process of its own, one after the other, on the same prompts; the best of three runs counts.
-llama.cpp is left out unless `llama-cpp-python` is installed; it serves the file's 4-bit weights, and its Python binding
-takes one prompt at a time, so its row is the same work done in turn.
+llama.cpp is left out unless `llama-cpp-python` is installed, here or where `--llama-packages` says; it serves the
+file's 4-bit weights, and its Python binding takes one prompt at a time, so its row is the same work done in turn.
 """
 
 from __future__ import annotations
@@ -115,7 +115,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--only", choices=ENGINES)
+    parser.add_argument("--llama-packages", default="", help="site-packages of an environment with llama-cpp-python")
     options = parser.parse_args()
+    if options.llama_packages:
+        sys.path.append(options.llama_packages)  # last, so that what both have is ours
     if options.only:
         measure(options.only, options.threads, options.tokens)
         return
@@ -126,6 +129,7 @@ def main() -> None:
             continue
         command = [sys.executable, "-m", "benchmarks.cpu_peers", "--only", name]
         command += ["--threads", str(options.threads), "--tokens", str(options.tokens)]
+        command += ["--llama-packages", options.llama_packages]
         result = subprocess.run(command, capture_output=True, text=True, check=True)
         rates = json.loads(result.stdout.splitlines()[-1])
         print(f"{name:14}" + "".join(f"{rates[str(count)]:18.1f}" for count in STREAMS), flush=True)
