@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections import deque
@@ -30,6 +31,7 @@ SLICE_S = 0.01
 CONNECT_TIMEOUT_S = 5.0
 STALLED_S = 5.0  # a connection that has not answered for this long is given up when the next trip comes
 Command = tuple[tuple[Any, ...], Mapping[str, Any]]
+log = logging.getLogger(__name__)
 
 
 class _Trip:
@@ -110,19 +112,26 @@ class Trips:
             self._broken = None
             connection = self._new_connection()
             reader: asyncio.Task[None] | None = None
+            transport: asyncio.WriteTransport | None = None
+            failure: Exception = RedisConnectionError("the client is closed")
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     await connection.connect()
+                transport = connection._writer.transport if connection._writer is not None else None
                 reader = asyncio.create_task(self._read(connection), name="redis-replies")
                 await self._write(connection)
-            except (RedisError, OSError, TimeoutError) as exc:
-                self._fail(exc, unsent=reader is None)
+            except Exception as exc:  # noqa: BLE001  uvloop raises RuntimeError where a transport has just closed
+                failure = _as_redis_error(exc)
             finally:
                 if reader is not None:
                     reader.cancel()
                     await asyncio.wait([reader])
+                # Whatever ended it: a trip left behind would take the replies of the next connection's first trips.
+                self._fail(failure, unsent=reader is None)
                 with contextlib.suppress(RedisError, OSError):
                     await connection.disconnect(nowait=True)
+                if transport is not None:
+                    transport.abort()  # what a frozen server has not read yet is not for it to do when it wakes up
 
     def _new_connection(self) -> AbstractConnection:
         """Without redis-py's own timeouts: a wait for replies between two requests is no fault. With a timeout its
@@ -148,7 +157,8 @@ class Trips:
             for trip in trips:
                 trip.written_at = now
             self._written.extend(trips)
-            await connection.send_packed_command(b"".join(trip.packed for trip in trips), check_health=False)
+            async with asyncio.timeout(STALLED_S):  # a server that reads nothing any more, once all buffers are full
+                await connection.send_packed_command(b"".join(trip.packed for trip in trips), check_health=False)
 
     async def _read(self, connection: AbstractConnection) -> None:
         try:
@@ -163,8 +173,8 @@ class Trips:
                     self._written.popleft()
                     if not trip.done.done():
                         trip.done.set_result(None)
-        except (RedisError, OSError, IndexError) as exc:
-            self._broken = exc if isinstance(exc, RedisError) else RedisConnectionError(str(exc))
+        except Exception as exc:  # noqa: BLE001  whatever it was, nobody reads the replies any more
+            self._broken = _as_redis_error(exc)
             self._wake.set()
 
     def _fail(self, error: Exception, *, unsent: bool) -> None:
@@ -179,6 +189,14 @@ class Trips:
             self._wake.set()
         else:
             self._wake.clear()
+
+
+def _as_redis_error(exc: Exception) -> Exception:
+    """What callers of `execute` know how to take."""
+    if isinstance(exc, RedisError | OSError | TimeoutError):
+        return exc
+    log.warning("the connection to Redis broke: %s: %s", type(exc).__name__, exc)
+    return RedisConnectionError(f"{type(exc).__name__}: {exc}")
 
 
 def _packed(arguments: tuple[Any, ...]) -> bytes:

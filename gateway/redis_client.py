@@ -34,7 +34,7 @@ class _Sending(AbstractConnection):
         except TimeoutError:
             await self.disconnect(nowait=True)
             raise redis.exceptions.TimeoutError("Timeout writing to socket") from None
-        except OSError as exc:
+        except (OSError, RuntimeError) as exc:  # RuntimeError: uvloop's, for a transport that has just closed
             await self.disconnect(nowait=True)
             raise redis.exceptions.ConnectionError(f"Error while writing to socket: {exc}") from exc
         except BaseException:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis.asyncio.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
+from billing import trips as trips_module
 from billing.trips import Command, Trips
 from tests.billing.support import ValkeyProcess
 
@@ -123,3 +125,42 @@ async def test_closing_ends_at_once_even_while_it_connects(away: Trips, own_valk
     own_valkey.thaw()
     with pytest.raises(RedisConnectionError):
         await waiting
+
+
+class _ClosedUnderneath(UnixDomainSocketConnection):
+    """What uvloop does with a write in the turn in which the connection was reset, before its reader hears of it."""
+
+    breaks = False
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if type(self).breaks:
+            type(self).breaks = False
+            raise RuntimeError("unable to perform operation on <TCPTransport>; the handler is closed")
+        await super().send_packed_command(command, check_health=check_health)
+
+
+async def test_no_trip_gets_anothers_reply_after_a_write_on_a_transport_that_had_just_closed(redis: Redis) -> None:
+    redis.connection_pool.connection_class = _ClosedUnderneath
+    trips = Trips(redis)
+    await trips.execute(command("PING"), deadline_s=LONG_S)
+    _ClosedUnderneath.breaks = True
+    with pytest.raises(RedisConnectionError, match="closed"):
+        await trips.execute(command("ECHO", "lost"), deadline_s=LONG_S)
+    replies = await asyncio.gather(*(trips.execute(command("ECHO", str(n)), deadline_s=LONG_S) for n in range(3)))
+    assert [reply for (reply,), _ in replies] == [b"0", b"1", b"2"]
+    await trips.close()
+
+
+async def test_a_server_that_reads_nothing_any_more_is_given_up_even_in_the_middle_of_a_write(
+    away: Trips, own_valkey: ValkeyProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await away.execute(command("PING"), deadline_s=LONG_S)
+    monkeypatch.setattr(trips_module, "STALLED_S", 0.1)
+    own_valkey.freeze()
+    large = asyncio.create_task(away.execute(command("SET", "k", b"x" * 32_000_000), deadline_s=LONG_S))
+    done, _ = await asyncio.wait({large}, timeout=LONG_S / 2)
+    own_valkey.thaw()
+    assert done
+    with pytest.raises((RedisConnectionError, TimeoutError)):
+        await large
+    assert (await away.execute(command("PING"), deadline_s=LONG_S))[0] == [True]
