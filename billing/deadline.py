@@ -102,7 +102,10 @@ class SharedDeadlines:
         self._timer = loop.call_later(self._slice_s, self._tick) if waiting else None
 
     def close(self) -> None:
-        """Stops the timer; what is still watched has no deadline any more."""
+        """Stops the timer; what is still watched gets TimeoutError now, for nobody would end its wait later."""
         if self._timer is not None:
             self._timer.cancel()
+        for watched in self._watched:
+            if not watched.future.done():
+                watched.future.set_exception(TimeoutError())
         self._timer, self._watched = None, []

@@ -95,13 +95,13 @@ class Trips:
 
     async def close(self) -> None:
         """Ends the connection; trips under way fail."""
-        self._deadlines.close()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._fail(RedisConnectionError("the client is closed"), unsent=True)
+        self._deadlines.close()
 
     # --- the connection ------------------------------------------------------------------------------------------
 

@@ -156,6 +156,9 @@ class Governor:
         except QuotaDenied as exc:
             self._metrics.refused(exc.limit)
             raise
+        except asyncio.CancelledError:  # Redis may have admitted it: its slot would stay taken until it runs out
+            await self._admission.release(ticket)
+            raise
         return AdmittedCall(self, ticket, admitted), exact
 
     def _describe(self, ticket: Ticket, call: Call) -> None:

@@ -310,8 +310,8 @@ class Exchange:
         if not self._shown.can_go_on(self.call):
             raise failure
         if self._hit is not None:
-            hit, self._hit = self._hit, None
-            await self._pipeline.governor.unhold_hit(admitted, hit)
+            await self._pipeline.governor.unhold_hit(admitted, self._hit)
+            self._hit = None  # not before: whoever leaves meanwhile is charged for what was shown
         assert self._looked_up is not None
         self._found = self._looked_up  # no hit any more: it pays
         async with aclosing(self._paid(admitted, lookup)) as stream:
@@ -338,6 +338,9 @@ class Exchange:
             raise LeaderFailed("the request that was to pay has left", delivered=0)
         self._pays = True
         hold = await pipeline.governor.hold(admitted, call, self._plan)
+        if admitted.ticket.ended:  # it left while the hold was on its way, for those who still watch
+            await pipeline.governor.release(hold, None)
+            raise LeaderFailed("the request that was to pay has left", delivered=0)
         attempts = Attempts(call, self.route, self._plan, pipeline.metrics)
         withheld: list[Piece] = []
         choices: dict[int, Choice] = {}

@@ -167,7 +167,7 @@ class Admission:
     # --- hold ----------------------------------------------------------------------------------------------------
 
     async def hold(self, ticket: Ticket, terms: HoldTerms) -> Held:
-        """Tokens and the first slice of money. A refusal has given back what admitting took.
+        """Tokens and the first slice of money. A refusal has given back what admitting took; a cancellation all of it.
 
         Raises: QuotaDenied; LimitsUnavailable when a hard budget cannot be asked and there is no grace.
         """
@@ -186,6 +186,9 @@ class Admission:
             raise
         except REDIS_ERRORS:
             return self._hold_locally(ticket, terms)
+        except asyncio.CancelledError:  # Redis may have made the hold, and nobody would end it before it runs out
+            await self.settle(ticket, amount_nano=0, tokens=0)
+            raise
         ticket.degraded = False  # admitted while Redis was away, held by it now
         self._local.record(ticket.token_rates, ticket.held_tokens, max(1, self._replicas()))
         self._tell_soft(ticket)
@@ -224,15 +227,22 @@ class Admission:
     async def unhold(self, ticket: Ticket) -> None:
         """Give a hold's money back while the request goes on: it may `hold` anew, on other terms.
 
-        While Redis is away the old hold stays there; settling counts the exact amount in its place.
+        While Redis is away the old hold stays there; settling counts the exact amount in its place. Cancelled, the
+        ticket is as before, to be settled: settling does not mind whether the money went back already.
         """
         stage, held = stages.unhold_stage(ticket), ticket.holding
+        before = ticket.terms, ticket.budgets, ticket.holding
         ticket.terms, ticket.budgets, ticket.holding, ticket.at_end = None, (), False, False  # no heartbeat extends it
         ticket.held_nano = ticket.held_tokens = ticket.granted_output_tokens = 0
         ticket.note(prompt_tokens=0, output_tokens=0)
         if held:
-            with contextlib.suppress(*REDIS_ERRORS):
+            try:
                 await self._run(ticket, stage, deadline_s=self._deadline_s)
+            except REDIS_ERRORS:
+                pass
+            except asyncio.CancelledError:
+                ticket.terms, ticket.budgets, ticket.holding = before
+                raise
 
     # --- while it runs -------------------------------------------------------------------------------------------
 
@@ -253,6 +263,7 @@ class Admission:
             )
         except HoldLost:
             ticket.lost = True
+            self._closed(ticket)  # the reaper has settled it
             raise
         except (*REDIS_ERRORS, LimitsUnavailable):
             return self._extend_locally(ticket, want)

@@ -189,6 +189,24 @@ async def test_a_frozen_sql_delays_a_row_by_its_deadline_and_no_more(switch: Swi
     await writer._journal.close()
 
 
+async def test_a_row_whose_commit_is_cut_off_by_the_stop_goes_to_the_journal(
+    switch: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, began = writer_for(switch, Journal(tmp_path / "j"), deadline_s=3600.0), asyncio.Event()
+
+    async def hangs(_entries: Sequence[Entry]) -> list[bool | LedgerConflict]:
+        began.set()
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(writer, "write", hangs)
+    writer.start()
+    booking = asyncio.create_task(writer.book(row("r")))
+    await began.wait()
+    await writer.stop()
+    assert (await asyncio.wait_for(booking, 60)).path == "journal"
+    await writer._journal.close()
+
+
 async def test_either_path_at_random_loses_and_doubles_nothing(switch: Switch, tmp_path: Path) -> None:
     chance = random.Random(7)
     writer = writer_for(switch, Journal(tmp_path / "j"), deadline_s=lambda: chance.choice([0.0, 5.0, 0.0005]))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from billing.limits.stage import ADMIT, HOLD
+from billing.limits.stage import Script as LuaScript
 from billing.tables import EntryStatus
+from billing.trips import Command
 from engine.types import EngineRequest
 from tests.gateway.conftest import INPUT_NANO, OUTPUT_NANO, Gateway, StartGateway, frames, until
 from tests.gateway.fakes import Script, ScriptedEngine
+from tests.gateway.raw_asgi import RawExchange
 from tests.gateway.test_upstreams import set_route
 
 
@@ -231,6 +236,40 @@ async def test_concurrency_is_freed_after_every_ending(gateway: Gateway) -> None
 
 
 # -- the cache
+
+
+@pytest.mark.parametrize("script", [ADMIT, HOLD], ids=["admit", "hold"])
+async def test_a_client_that_leaves_before_its_trip_is_answered_holds_up_no_slot_and_no_money(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, script: LuaScript
+) -> None:
+    await gateway.set_limit(gateway.tenant, "concurrency", 1)
+    await gateway.set_limit(gateway.tenant, "budget_month", 10**12)
+    assert (await gateway.chat("seeds the budget")).status_code == 200
+    await gateway.parts.background.drain(60)
+    admission, made = gateway.parts.billing.admission, asyncio.Event()
+    execute = admission.trips.execute
+
+    async def unheard(commands: Sequence[Command], *, deadline_s: float) -> tuple[list[Any], float]:
+        result = await execute(commands, deadline_s=deadline_s)
+        if script.sha in commands[0][0]:
+            made.set()
+            await asyncio.Event().wait()
+        return result
+
+    body = {"model": "m", "messages": [{"role": "user", "content": "and leaves"}]}
+    with monkeypatch.context() as patched:
+        patched.setattr(admission.trips, "execute", unheard)
+        async with RawExchange(gateway, "POST", "/v1/chat/completions", body) as client:
+            await asyncio.wait_for(made.wait(), 60)
+            client.leave()
+            await client.finished()
+    assert admission.num_live == 0
+    assert (await gateway.chat("comes next")).status_code == 200
+    await gateway.parts.background.drain(60)
+    redis = gateway.parts.billing.redis
+    (key,) = [key async for key in redis.scan_iter(match="*:b:budget_month:*")]
+    used, held = await redis.hmget(key, ["used", "held"])
+    assert (int(used), int(held)) == (sum(row.amount_nano_usd for row in await gateway.ledger()), 0)
 
 
 async def test_the_second_asking_is_a_hit_that_costs_nothing(gateway: Gateway) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -11,7 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from billing import tenants
+from billing.limits.stage import UNHOLD
 from billing.tables import EntryStatus
+from billing.trips import Command
 from engine.errors import EngineUnavailable
 from gateway.calls import Piece, ToolCallPiece
 from gateway.splicing import Diverged, Shown
@@ -124,6 +126,49 @@ async def test_a_priced_followers_hold_becomes_that_of_its_own_generation(start_
     (key,) = [key async for key in redis.scan_iter(match="*:b:budget_month:*")]
     used, held = await redis.hmget(key, ["used", "held"])
     assert (int(used), int(held)) == (sum(row.amount_nano_usd for row in rows), 0)
+
+
+async def test_a_follower_that_leaves_while_its_hold_goes_back_is_charged_for_what_it_saw(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a follower of a failed generation whose hold Redis has given back without its hearing of it yet
+    gateway = await gateway_that_dies_once(start_gateway, Script(steps=STEPS))
+    async with gateway.parts.billing.db.begin() as session:
+        await tenants.update_tenant(session, OPERATOR, gateway.tenant.id, cache_policy={"hit_price": "50%"})
+    await gateway.set_limit(gateway.tenant, "budget_month", 10**12)
+    admission, given_back = gateway.parts.billing.admission, asyncio.Event()
+    execute = admission.trips.execute
+
+    async def unheard(commands: Sequence[Command], *, deadline_s: float) -> tuple[list[Any], float]:
+        result = await execute(commands, deadline_s=deadline_s)
+        if UNHOLD.sha in commands[0][0]:
+            given_back.set()
+            await asyncio.Event().wait()
+        return result
+
+    monkeypatch.setattr(admission.trips, "execute", unheard)
+    body = {"model": "m", "messages": [{"role": "user", "content": QUESTION}], "stream": True, "temperature": 0}
+    async with (
+        RawExchange(gateway, "POST", "/v1/chat/completions", body) as leader,
+        RawExchange(gateway, "POST", "/v1/chat/completions", body) as follower,
+    ):
+        await leader.start()
+        await follower.start()
+        await until(lambda: watching(gateway) == 2)
+        gateway.engine.gate.set()
+        await asyncio.wait_for(given_back.wait(), 60)
+        # when it leaves
+        follower.leave()
+        await follower.finished()
+    await gateway.parts.background.drain(60)
+    # then its row is of what it saw, and nothing stays held or live
+    (hit,) = [row for row in await gateway.ledger() if row.kind == "cache_hit"]
+    assert hit.status is EntryStatus.CLIENT_DISCONNECT
+    assert hit.amount_nano_usd > 0
+    assert admission.num_live == 0
+    (key,) = [key async for key in gateway.parts.billing.redis.scan_iter(match="*:b:budget_month:*")]
+    used, held = await gateway.parts.billing.redis.hmget(key, ["used", "held"])
+    assert (int(used), int(held)) == (sum(row.amount_nano_usd for row in await gateway.ledger()), 0)
 
 
 async def test_a_follower_counts_as_one_lookup(start_gateway: StartGateway) -> None:

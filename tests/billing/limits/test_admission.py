@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from billing.errors import QuotaDenied
+from billing.limits.stage import HOLD
 from billing.limits.ticket import Ticket
 from billing.money import parse_usd
 from billing.prices import set_price
+from billing.trips import Command
 from tests.billing.support import OPERATOR, FakeClock, World, admit, counter, finish, hold
 
 BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
@@ -365,3 +369,39 @@ async def test_every_key_of_a_tenant_lies_under_one_hash_tag(sqlite_world: World
     await hold(world, ticket)
     tag = f"weir:{{{world.tenant.id}}}:".encode()
     assert all([key.startswith(tag) async for key in world.billing.redis.scan_iter()])
+
+
+async def test_a_request_that_is_cancelled_before_it_hears_of_its_hold_leaves_none(
+    sqlite_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, admission = sqlite_world, sqlite_world.billing.admission
+    await world.limit("budget_month", 10**9)
+    await world.limit("tpm", 1_000)
+    await world.limit("concurrency", 1)
+    await finish(world, await held(world, "r1"))
+    used, _ = await counter(world)
+    ticket, execute, made = await admit(world, "r2"), admission.trips.execute, asyncio.Event()
+
+    async def unheard(commands: Sequence[Command], *, deadline_s: float) -> tuple[list[Any], float]:
+        result = await execute(commands, deadline_s=deadline_s)
+        if HOLD.sha in commands[0][0]:
+            made.set()
+            await asyncio.Event().wait()
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(admission.trips, "execute", unheard)
+        holding = asyncio.create_task(hold(world, ticket, prompt=0, output=800))
+        await asyncio.wait_for(made.wait(), 60)
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+    assert await counter(world) == (used, 0)
+    assert admission.num_live == 0
+    await hold(world, await admit(world, "r3"), prompt=0, output=800)  # the slot and the tokens are free again
+
+
+async def held(world: World, request_id: str) -> Ticket:
+    ticket = await admit(world, request_id)
+    await hold(world, ticket)
+    return ticket

@@ -289,6 +289,7 @@ async def test_a_hold_that_the_reaper_took_is_lost_to_its_stream(sqlite_world: W
     with pytest.raises(HoldLost):
         await world.billing.admission.extend(ticket)
     assert ticket.lost
+    assert world.billing.admission.num_live == 0
 
 
 async def test_a_redis_that_would_evict_is_refused(redis: Redis) -> None:
