@@ -67,6 +67,8 @@ class Trips:
         Args: commands as redis-py queues them (`Pipeline.command_stack`): arguments and options.
         Raises: TimeoutError; redis.exceptions.ConnectionError; TypeError for an argument that Redis has no form for.
         """
+        if not commands:
+            return [], 0.0
         if deadline_s <= 0:
             raise TimeoutError
         trip = _Trip(commands, asyncio.get_running_loop().create_future())

@@ -176,8 +176,7 @@ class ResponseService:
         row = await self.store.get(principal, response_id)
         if not row.background:
             raise InvalidRequest("Cannot cancel a synchronous response.", code="invalid_value")
-        if row.status in OPEN:
-            await self.store.advance({**row.response, "status": "cancelled"})
+        if row.status in OPEN and await self.store.advance({**row.response, "status": "cancelled"}):
             if (log := self._logs.get(response_id)) is not None:
                 log.append(_end_of(row.response, "cancelled", len(log.frames)))
             task = self._running.get(response_id)

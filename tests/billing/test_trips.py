@@ -94,6 +94,15 @@ async def test_a_trip_that_was_given_up_leaves_the_others_their_replies(away: Tr
     assert replies == [b"v"]
 
 
+async def test_a_trip_without_commands_takes_nobodys_reply(trips: Trips) -> None:
+    one, none, two = await asyncio.gather(
+        trips.execute(command("ECHO", "one"), deadline_s=LONG_S),
+        trips.execute([], deadline_s=LONG_S),
+        trips.execute(command("ECHO", "two"), deadline_s=LONG_S),
+    )
+    assert (one[0], none[0], two[0]) == ([b"one"], [], [b"two"])
+
+
 async def test_no_time_left_sends_nothing(trips: Trips, redis: Redis) -> None:
     with pytest.raises(TimeoutError):
         await trips.execute(command("SET", "k", "v"), deadline_s=0.0)
