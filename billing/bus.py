@@ -20,6 +20,7 @@ from billing.db import Change
 CHANNEL = "weir:changes"
 _RETRY_S = 0.2
 _POLL_S = 1.0
+PUBLISH_TIMEOUT_S = 10.0  # a command's first connection on a busy host takes seconds; an unheard change, half a minute
 log = logging.getLogger(__name__)
 Listener = Callable[[str, str], None]
 
@@ -43,7 +44,7 @@ class ChangeBus:
         for kind, id in changes:
             self._dispatch(kind, id)
         try:
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(PUBLISH_TIMEOUT_S):
                 await self._redis.publish(CHANNEL, msgspec.json.encode([list(change) for change in changes]))
         except (RedisError, OSError, TimeoutError) as exc:
             log.warning("changes not published, others learn of them by TTL: %s", type(exc).__name__)

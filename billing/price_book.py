@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -21,8 +22,10 @@ from billing.money import half_even
 from billing.rates import Rates
 from billing.tables import Discount, GpuPrice, Price
 
+log = logging.getLogger(__name__)
 READ_AGAIN_S = 30.0
 READ_TIMEOUT_S = 5.0
+RETRY_S = 1.0
 _Dated = TypeVar("_Dated", Price, Discount, GpuPrice)
 
 
@@ -117,7 +120,9 @@ class PriceBook:
             except (SQLAlchemyError, OSError, TimeoutError) as exc:
                 if self._book is None:
                     raise PolicyUnavailable("prices cannot be read at the moment; try again") from exc
-                self._book.read_at = self._monotonic()  # ask again in half a minute, not at every request
+                log.warning("prices could not be read again (%s); the last ones hold meanwhile", type(exc).__name__)
+                # Not at every request, but soon: what changed is in force already.
+                self._book.read_at = self._monotonic() - READ_AGAIN_S + RETRY_S
                 self._stale = False
         assert self._book is not None
         return self._book

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,11 +23,13 @@ from billing.quotas.registry import QUOTAS
 from billing.tables import LimitRule
 from billing.windows import Window, window_of
 
+log = logging.getLogger(__name__)
 READ_AGAIN_S = 30.0
 READ_AGAIN_DEAF_S = 1.0  # while the bus is silent
 MAX_TENANTS = 10_000
 MAX_POLICIES = 50_000
 READ_TIMEOUT_S = 5.0
+RETRY_S = 1.0
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +176,9 @@ class PolicyStore:
             old = self._tenants.get(tenant_id)
             if old is None:
                 raise PolicyUnavailable("limits cannot be read at the moment; try again") from exc
-            old.read_at, old.stale = self._monotonic(), False
+            log.warning("limits could not be read again (%s); the last ones hold meanwhile", type(exc).__name__)
+            # Not at every request, but soon: what changed is in force already.
+            old.read_at, old.stale = self._monotonic() - self._ttl() + RETRY_S, False
         return self._tenants[tenant_id]
 
     async def _load(self, tenant_id: str) -> None:

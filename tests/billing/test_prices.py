@@ -109,6 +109,25 @@ async def test_prices_serve_on_while_sql_is_away_but_not_when_never_read(
     database.read = read  # type: ignore[method-assign]
 
 
+async def test_a_change_that_could_not_be_read_at_first_is_in_force_a_second_later(
+    sqlite_world: World, monotonic: FakeMonotonic, clock: FakeClock
+) -> None:
+    database = sqlite_world.billing.db
+    book = PriceBook(database, bus=sqlite_world.billing.bus, clock=clock, monotonic=monotonic)
+    await book.rates("t", "m", at=START)
+    read = database.read
+
+    def locked() -> object:
+        raise OperationalError("SELECT", {}, OSError("database is locked"))
+
+    await put(sqlite_world, model="m", input_nano=5, effective_from=START)
+    database.read = locked  # type: ignore[assignment, method-assign]
+    assert (await book.rates("t", "m", at=START)).input == 10**9
+    database.read = read  # type: ignore[method-assign]
+    monotonic.advance(1)
+    assert (await book.rates("t", "m", at=START)).input == 5
+
+
 async def test_two_prices_cannot_start_at_the_same_moment(sqlite_world: World) -> None:
     await put(sqlite_world, model="v", effective_from=START)
     with pytest.raises(Conflict):
