@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -34,6 +34,7 @@ class _Book(msgspec.Struct):
     discounts: dict[tuple[str, str], list[Discount]]
     gpus: dict[str, list[GpuPrice]]
     read_at: float
+    generation: int
 
 
 class PriceBook:
@@ -51,7 +52,7 @@ class PriceBook:
         self._clock = clock
         self._monotonic = monotonic
         self._book: _Book | None = None
-        self._stale = True
+        self._generation = 0  # grows with every change
         self._lock = asyncio.Lock()
         if bus is not None:
             bus.listen(self._on_change)
@@ -81,23 +82,19 @@ class PriceBook:
 
     async def refresh(self) -> None:
         """Read everything now. Raises: whatever SQL raises."""
-        started = self._monotonic()
-        self._stale = False  # before reading: a change that comes in meanwhile sets it again
-        try:
-            async with self._db.read() as session:
-                prices = await session.scalars(sa.select(Price).order_by(Price.effective_from.desc()))
-                discounts = await session.scalars(sa.select(Discount).order_by(Discount.effective_from.desc()))
-                gpus = await session.scalars(sa.select(GpuPrice).order_by(GpuPrice.effective_from.desc()))
-                book = _Book(defaultdict(list), defaultdict(list), defaultdict(list), started)
-                for price in prices:
-                    book.prices[price.model, price.tenant_id, price.service_tier].append(price)
-                for discount in discounts:
-                    book.discounts[discount.tenant_id, discount.model].append(discount)
-                for gpu in gpus:
-                    book.gpus[gpu.upstream].append(gpu)
-        except BaseException:
-            self._stale = True
-            raise
+        # As they are before reading: what changes meanwhile is read again, by everybody who asks from then on.
+        started, generation = self._monotonic(), self._generation
+        async with self._db.read() as session:
+            prices = await session.scalars(sa.select(Price).order_by(Price.effective_from.desc()))
+            discounts = await session.scalars(sa.select(Discount).order_by(Discount.effective_from.desc()))
+            gpus = await session.scalars(sa.select(GpuPrice).order_by(GpuPrice.effective_from.desc()))
+            book = _Book(defaultdict(list), defaultdict(list), defaultdict(list), started, generation)
+            for price in prices:
+                book.prices[price.model, price.tenant_id, price.service_tier].append(price)
+            for discount in discounts:
+                book.discounts[discount.tenant_id, discount.model].append(discount)
+            for gpu in gpus:
+                book.gpus[gpu.upstream].append(gpu)
         self._book = book
 
     def _discount(self, book: _Book, tenant_id: str, model: str, moment: datetime) -> int:
@@ -108,12 +105,12 @@ class PriceBook:
         return 0
 
     async def _current(self) -> _Book:
-        book = self._book
-        if book is not None and not self._stale and self._monotonic() - book.read_at < READ_AGAIN_S:
-            return book
+        if self._is_current(self._book):
+            return self._book
         async with self._lock:
-            if self._book is not book and not self._stale and self._book is not None:
+            if self._is_current(self._book):
                 return self._book
+            generation = self._generation
             try:
                 async with asyncio.timeout(READ_TIMEOUT_S):
                     await self.refresh()
@@ -123,13 +120,18 @@ class PriceBook:
                 log.warning("prices could not be read again (%s); the last ones hold meanwhile", type(exc).__name__)
                 # Not at every request, but soon: what changed is in force already.
                 self._book.read_at = self._monotonic() - READ_AGAIN_S + RETRY_S
-                self._stale = False
+                self._book.generation = generation
         assert self._book is not None
         return self._book
 
+    def _is_current(self, book: _Book | None) -> TypeGuard[_Book]:
+        if book is None or book.generation != self._generation:
+            return False
+        return self._monotonic() - book.read_at < READ_AGAIN_S
+
     def _on_change(self, kind: str, _id: str) -> None:
         if kind in ("prices", "all"):
-            self._stale = True
+            self._generation += 1
 
 
 def _rates(price: Price, discount_ppm: int) -> Rates:

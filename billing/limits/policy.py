@@ -28,6 +28,7 @@ READ_AGAIN_S = 30.0
 READ_AGAIN_DEAF_S = 1.0  # while the bus is silent
 MAX_TENANTS = 10_000
 MAX_POLICIES = 50_000
+MAX_READINGS = 3  # for one request, where changes come faster than they can be read
 READ_TIMEOUT_S = 5.0
 RETRY_S = 1.0
 
@@ -126,6 +127,8 @@ def compile_policy(rules: list[Rule], principal: Principal, model: str) -> Polic
 
 
 class _Rules(msgspec.Struct):
+    """`stale`: a change has come since the reading of these began."""
+
     rules: list[Rule]
     read_at: float
     stale: bool = False
@@ -142,7 +145,8 @@ class PolicyStore:
         self._monotonic = monotonic
         self._tenants: OrderedDict[str, _Rules] = OrderedDict()
         self._policies: OrderedDict[tuple[str, str], tuple[_Rules, Principal, Policy]] = OrderedDict()
-        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._reading: dict[str, asyncio.Task[_Rules]] = {}
+        self._missed: set[str] = set()  # tenants of whom a change came while their rules were being read
         if bus is not None:
             bus.listen(self._on_change)
 
@@ -165,13 +169,21 @@ class PolicyStore:
         return READ_AGAIN_S if self._bus is None or self._bus.connected else READ_AGAIN_DEAF_S
 
     async def _read(self, tenant_id: str) -> _Rules:
+        """Joins the reading that is under way; who came after a change that it may have missed waits for another."""
+        for _ in range(MAX_READINGS):
+            rules = await self._joined(tenant_id)
+            if not rules.stale:
+                break
+        return rules
+
+    async def _joined(self, tenant_id: str) -> _Rules:
         task = self._reading.get(tenant_id)
         if task is None:
             task = asyncio.create_task(self._load(tenant_id))
             self._reading[tenant_id] = task
             task.add_done_callback(lambda _: self._reading.pop(tenant_id, None))
         try:
-            await asyncio.shield(task)
+            return await asyncio.shield(task)
         except (SQLAlchemyError, OSError, TimeoutError) as exc:
             old = self._tenants.get(tenant_id)
             if old is None:
@@ -179,25 +191,25 @@ class PolicyStore:
             log.warning("limits could not be read again (%s); the last ones hold meanwhile", type(exc).__name__)
             # Not at every request, but soon: what changed is in force already.
             old.read_at, old.stale = self._monotonic() - self._ttl() + RETRY_S, False
-        return self._tenants[tenant_id]
+            return old
 
-    async def _load(self, tenant_id: str) -> None:
+    async def _load(self, tenant_id: str) -> _Rules:
         started = self._monotonic()
-        before = self._tenants.get(tenant_id)
-        if before is not None:
-            before.stale = False  # a change that comes in while we read sets it again
+        self._missed.discard(tenant_id)
         async with asyncio.timeout(READ_TIMEOUT_S), self._db.read() as session:
             rows = await session.scalars(sa.select(LimitRule).where(LimitRule.tenant_id == tenant_id))
             rules = [compile_rule(row) for row in rows if row.quota in QUOTAS]
-        fresh = _Rules(rules, started, stale=before is not None and before.stale)
+        fresh = _Rules(rules, started, stale=tenant_id in self._missed)
         self._tenants[tenant_id] = fresh
         self._tenants.move_to_end(tenant_id)
         while len(self._tenants) > MAX_TENANTS:
             self._tenants.popitem(last=False)
+        return fresh
 
     def _on_change(self, kind: str, id: str) -> None:
-        if kind == "limits" and id in self._tenants:
-            self._tenants[id].stale = True
-        elif kind == "all":
-            for rules in self._tenants.values():
-                rules.stale = True
+        if kind not in ("limits", "all"):
+            return
+        everybody = kind == "all"
+        self._missed.update(self._reading if everybody else {id} & self._reading.keys())
+        for tenant_id in tuple(self._tenants) if everybody else {id} & self._tenants.keys():
+            self._tenants[tenant_id].stale = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -126,6 +127,14 @@ async def test_a_change_that_could_not_be_read_at_first_is_in_force_a_second_lat
     database.read = read  # type: ignore[method-assign]
     monotonic.advance(1)
     assert (await book.rates("t", "m", at=START)).input == 5
+
+
+async def test_who_asks_while_a_change_is_being_read_gets_what_it_changed(sqlite_world: World) -> None:
+    prices = sqlite_world.billing.prices
+    await prices.rates("t", "m", at=START)
+    await put(sqlite_world, model="m", input_nano=5, effective_from=START)
+    found = await asyncio.gather(*(prices.rates("t", "m", at=START) for _ in range(5)))
+    assert [rates.input for rates in found] == [5] * 5
 
 
 async def test_two_prices_cannot_start_at_the_same_moment(sqlite_world: World) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from billing.errors import QuotaDenied
+from billing.limits.policy import PolicyStore
 from billing.limits.stage import HOLD
 from billing.limits.ticket import Ticket
 from billing.money import parse_usd
@@ -405,3 +406,30 @@ async def held(world: World, request_id: str) -> Ticket:
     ticket = await admit(world, request_id)
     await hold(world, ticket)
     return ticket
+
+
+async def test_who_asks_while_a_change_is_being_read_gets_what_it_changed(sqlite_world: World) -> None:
+    # given limits that this process has read, and a change of which it has heard
+    world = sqlite_world
+    await world.limit("rpm", 100)
+    principal = await world.principal()
+    policies = world.billing.policies
+    await policies.policy(principal, "m")
+    await world.limit("rpm", 1)
+    # when many ask at once, one of whom reads
+    found = await asyncio.gather(*(policies.policy(principal, "m") for _ in range(5)))
+    # then none is told the old limit
+    assert [policy.admit_rates[0].capacity for policy in found] == [1] * 5
+
+
+async def test_a_change_that_comes_while_limits_are_read_for_the_first_time_is_not_lost(sqlite_world: World) -> None:
+    world = sqlite_world
+    await world.limit("rpm", 100)
+    principal = await world.principal()
+    policies = PolicyStore(world.billing.db, bus=world.billing.bus)
+    reading = asyncio.create_task(policies.policy(principal, "m"))
+    while not policies._reading:  # noqa: ASYNC110 - turning the loop is the point
+        await asyncio.sleep(0)
+    await world.limit("rpm", 1)
+    await reading
+    assert (await policies.policy(principal, "m")).admit_rates[0].capacity == 1
