@@ -96,6 +96,19 @@ async def test_rows_in_the_journal_and_overdue_holds_are_not_clean(used: World) 
     assert (await used.billing.reconciler.check()).clean
 
 
+async def test_a_hold_that_the_reapers_are_about_to_take_is_no_drift(used: World) -> None:
+    redis = used.billing.redis
+    ticket = await admit(used, "ended")
+    await hold(used, ticket, prompt=0, output=1)
+    seconds, _ = await redis.time()
+    await redis.zadd(ticket.holds_key, {"ended": (seconds - 1) * 1_000_000})
+    found = await used.billing.reconciler.check()
+    assert (found.open_holds > 0, found.expired_holds) == (True, 0)
+    await redis.zadd(ticket.holds_key, {"ended": (seconds - 60) * 1_000_000})
+    assert (await used.billing.reconciler.check()).expired_holds == 1
+    await used.billing.admission.settle(ticket, amount_nano=0, tokens=0)
+
+
 async def test_a_drift_that_changes_between_readings_is_traffic_and_not_drift(used: World) -> None:
     redis = used.billing.redis
     (key,) = [k async for k in redis.scan_iter(match="*:b:budget_month:*")]
