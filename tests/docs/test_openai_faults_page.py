@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+
+from tests.docs.fault_table import check_rows, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_fault_has_tests_that_exist() -> None:
     text = (ROOT / "docs" / "contributor" / "openai_faults.md").read_text(encoding="utf-8")
-    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    rows = rows_of(text)
     assert len(rows) >= 38
-    for row in rows:
-        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
-        assert named, row
-        for path, function in named:
-            assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{function}"
+    check_rows(rows)

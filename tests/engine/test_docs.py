@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from engine.config import EngineConfig
+from tests.docs.fault_table import check_rows, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
@@ -20,14 +21,9 @@ def test_every_test_named_in_the_feature_table_exists() -> None:
 
 
 def test_every_fault_has_a_test_that_exists() -> None:
-    table = TEXT.split("## Faults of other engines", 1)[1].split("\n## ", 1)[0]
-    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    rows = rows_of(TEXT, "## Faults of other engines")
     assert len(rows) >= 16
-    for row in rows:
-        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
-        assert named, row
-        for path, function in named:
-            assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}::{function}"
+    check_rows(rows)
 
 
 def test_every_file_of_the_walk_exists() -> None:
