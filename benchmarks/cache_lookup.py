@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import csv
 import os
 import platform
 import signal
@@ -22,13 +21,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 from redis.asyncio import Redis
 
-from benchmarks.cache_quality import commit, load
+from benchmarks import results_file
+from benchmarks.cache_quality import load
 from cache.embedder import BatchingEmbedder, EmbedderSpec, Embedding
 from cache.embedder_process import ProcessBackend
 from cache.entry import CachedAnswer, CachedChoice, CachedUsage
@@ -40,7 +40,8 @@ from cache.request import CacheRequest
 from cache.semantic import SemanticCache, SemanticHit, embedded_text
 from cache.store import CacheEntry, RedisStore
 
-RESULTS = Path(__file__).parent / "results" / "cache_lookup.csv"
+RESULTS = results_file.FOLDER / "cache_lookup.csv"
+COLUMNS = ("date", "commit", "cpu", "what", "p50_ms", "p99_ms")
 ANSWER = CachedAnswer(
     model="m",
     created=1,
@@ -287,17 +288,12 @@ def main() -> None:
     arguments = parser.parse_args()
     with valkey() as (socket, process):
         timings = asyncio.run(run(arguments.sizes, socket, process))
-    if not arguments.record:
-        return
-    RESULTS.parent.mkdir(exist_ok=True)
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        if new:
-            writer.writerow(["date", "commit", "cpu", "what", "p50_ms", "p99_ms"])
-        today = datetime.now(UTC).date().isoformat()
-        for name, p50, p99 in timings.rows:
-            writer.writerow([today, commit(), platform.machine(), name, f"{p50:.3f}", f"{p99:.3f}"])
+    if arguments.record:
+        rows = (
+            {"cpu": platform.machine(), "what": name, "p50_ms": f"{p50:.3f}", "p99_ms": f"{p99:.3f}"}
+            for name, p50, p99 in timings.rows
+        )
+        results_file.append(RESULTS, COLUMNS, rows)
 
 
 if __name__ == "__main__":

@@ -17,15 +17,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from benchmarks import results_file
 from benchmarks.cache_plot import draw
 from cache.embedder import BatchingEmbedder, Embedder, EmbedderSpec, Embedding
 from cache.embedder_process import ProcessBackend
@@ -34,9 +33,8 @@ from cache.language import language_of
 from cache.semantic import embedded_text
 from cache.shadow import upper_bound
 
-ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).parent / "data" / "cache_quality"
-RESULTS = Path(__file__).parent / "results" / "cache_quality.csv"
+RESULTS = results_file.FOLDER / "cache_quality.csv"
 COLUMNS = (
     "date", "commit", "language", "split", "guards", "threshold", "pairs", "served_paraphrases", "wrong_hits",
     "wrong_hits_upper95",
@@ -113,7 +111,7 @@ async def measure(embedder: Embedder, pairs: list[Pair]) -> list[Measured]:
 def rows(measured: list[Measured], language: str, split: str) -> list[dict[str, str]]:
     paraphrases = [item for item in measured if item.pair.label == "paraphrase"]
     near_misses = [item for item in measured if item.pair.label == "negative"]
-    head = {"date": datetime.now(UTC).date().isoformat(), "commit": commit(), "language": language, "split": split}
+    head = {"language": language, "split": split}
     table = []
     for guards in (False, True):
         for threshold in THRESHOLDS[language]:
@@ -176,21 +174,6 @@ def show(table: list[dict[str, str]], measured: list[Measured], *, details: bool
                 print(f"wrong at {item.cosine:.3f}: {item.pair.a} | {item.pair.b}")
 
 
-def commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def record(table: list[dict[str, str]]) -> None:
-    new = not RESULTS.exists()
-    RESULTS.parent.mkdir(exist_ok=True)
-    with RESULTS.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if new:
-            writer.writeheader()
-        writer.writerows(table)
-
-
 async def run(language: str, split: str, *, keep: bool, details: bool) -> None:
     pairs = load(language, split)
     embedder: Embedder
@@ -213,7 +196,7 @@ async def run(language: str, split: str, *, keep: bool, details: bool) -> None:
         for text, other in wrong:
             print(f"wrong in the pool: {text} | {other}")
     if keep:
-        record(table)
+        results_file.append(RESULTS, COLUMNS, table)
 
 
 def main() -> None:

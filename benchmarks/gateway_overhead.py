@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import json
 import os
 import shutil
@@ -24,12 +23,13 @@ import tempfile
 import time
 import urllib.parse
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "gateway_overhead.csv"
+from benchmarks import results_file
+
+ROOT = results_file.ROOT
+RESULTS = results_file.FOLDER / "gateway_overhead.csv"
 COLUMNS = ["date", "commit", "system", "mode", "rps", "added_p50_ms", "added_p99_ms", "rss_mb", "times_litellm_rps"]
 LITELLM, PORTKEY = "1.106.12", "1.15.2"
 LIMITS = {"rpm": "100000000", "rpd": "100000000", "tpm": "100000000000", "tpd": "100000000000", "concurrency": "100000"}
@@ -250,25 +250,15 @@ def measure_system(name: str, folder: Path, options: argparse.Namespace, fast: s
 def finish(rows: list[dict[str, Any]], *, dry_run: bool) -> None:
     """Prints the table, appends the rows."""
     peer = next((row["rps"] for row in rows if row["system"] == "litellm" and row["mode"] == "saturation"), None)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
     written = []
     for row in rows:
-        row |= {"date": date.today().isoformat(), "commit": commit.stdout.strip()}  # noqa: DTZ011
         row["times_litellm_rps"] = row["rps"] / peer if peer and row["mode"] == "saturation" else ""
-        cells = {column: row.get(column, "") for column in COLUMNS}
+        cells = {column: (results_file.stamp() | row).get(column, "") for column in COLUMNS}
         written.append({k: round(v, 2) if isinstance(v, float) else v for k, v in cells.items()})
     for cells in written:
         print("  ".join(f"{cells[column]!s:>14}" for column in COLUMNS))
-    if dry_run:
-        return
-    fresh = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if fresh:
-            writer.writeheader()
-        writer.writerows(written)
+    if not dry_run:
+        results_file.append(RESULTS, COLUMNS, written)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
-from datetime import UTC, datetime
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "gpu_tests.csv"
+from benchmarks import results_file
+
+ROOT = results_file.ROOT
+RESULTS = results_file.FOLDER / "gpu_tests.csv"
 COLUMNS = ("date", "commit", "source_sha256", "gpu", "torch", "triton", "passed", "failed", "skipped", "seconds")
 TESTS = ("tests/kernels", "tests/engine/test_gpu.py", "tests/engine/test_cuda_runner.py")
 # What the run vouches for: the kernels, and the runner with all that it runs on a GPU.
@@ -53,17 +54,12 @@ def run(commit: str) -> int:
         suite = next(ET.parse(xml).getroot().iter("testsuite")).attrib
     failed = int(suite["failures"]) + int(suite["errors"])
     passed = int(suite["tests"]) - failed - int(suite["skipped"])
-    row = (
-        datetime.now(UTC).date().isoformat(), commit or _head(), source_sha256(), torch.cuda.get_device_name(),
-        torch.__version__, triton.__version__, passed, failed, suite["skipped"], f"{float(suite['time']):.0f}",
-    )  # fmt: skip
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if new:
-            writer.writerow(COLUMNS)
-        writer.writerow(row)
+    row = {
+        "commit": commit or results_file.commit(), "source_sha256": source_sha256(),
+        "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
+        "passed": passed, "failed": failed, "skipped": suite["skipped"], "seconds": f"{float(suite['time']):.0f}",
+    }  # fmt: skip
+    results_file.append(RESULTS, COLUMNS, [row])
     return code
 
 
@@ -82,13 +78,6 @@ def check() -> int:
         return 1
     print(f"release-check: {where} covers the code as it is")
     return 0
-
-
-def _head() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
-    ).stdout.strip()
-    return found or "unknown"
 
 
 def main() -> None:

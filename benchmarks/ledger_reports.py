@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import csv
 import os
 import platform
 import tempfile
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from benchmarks.cache_quality import commit
+from benchmarks import results_file
 from billing import rollups
 from billing.clock import bucket_of
 from billing.db import Database, upgrade
@@ -37,7 +36,9 @@ from billing.reports.report import ReportQuery
 from billing.reports.usage import UsageQuery, costs, usage
 from billing.tables import LedgerEntry, RollupMark
 
-RESULTS = Path(__file__).parent / "results" / "ledger_reports.csv"
+RESULTS = results_file.FOLDER / "ledger_reports.csv"
+COLUMNS = ("date", "commit", "host", "load", "rows", "query", "state")
+FIGURES = ("p50_ms", "p95_ms", "server_cpu_ms", "client_cpu_ms")
 END = datetime(2026, 11, 29, 12, tzinfo=UTC)
 DAYS = 30
 TENANTS, KEYS, MODELS = 40, 400, 12
@@ -198,19 +199,15 @@ def _cpu_s(pid: int) -> float:
 
 def record(rows: list[Measured], count: int) -> None:
     """Append to the CSV, with what is needed to compare."""
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    fresh = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.writer(file)
-        if fresh:
-            heads = ["date", "commit", "host", "load", "rows", "query", "state"]
-            writer.writerow([*heads, "p50_ms", "p95_ms", "server_cpu_ms", "client_cpu_ms"])
-        host = f"{platform.machine()}, {os.cpu_count()} cores"
-        load = f"{os.getloadavg()[0]:.1f}"  # wall times of a host with more load than cores say little
-        stamp = datetime.now(UTC).date().isoformat()
-        for row in rows:
-            figures = [f"{figure:.1f}" for figure in row[2:]]
-            writer.writerow([stamp, commit(), host, load, count, row.query, row.state, *figures])
+    host = f"{platform.machine()}, {os.cpu_count()} cores"
+    load = f"{os.getloadavg()[0]:.1f}"  # wall times of a host with more load than cores say little
+    common = {"host": host, "load": load, "rows": count}
+    cells = (
+        {**common, "query": row.query, "state": row.state}
+        | {name: f"{figure:.1f}" for name, figure in zip(FIGURES, row[2:], strict=True)}
+        for row in rows
+    )
+    results_file.append(RESULTS, (*COLUMNS, *FIGURES), cells)
 
 
 async def run(url: str, rows: int, repeats: int, recording: bool) -> None:

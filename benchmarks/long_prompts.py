@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import csv
 import json
 import random
 import shutil
@@ -22,16 +21,16 @@ import sys
 import tempfile
 import time
 import urllib.parse
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from benchmarks import results_file
 from benchmarks.gateway_overhead import ROOT, System, load, stub, weir
 from benchmarks.load import Connection
 
-RESULTS = ROOT / "benchmarks" / "results" / "long_prompts.csv"
+RESULTS = results_file.FOLDER / "long_prompts.csv"
 COLUMNS = ["date", "commit", "rate", "long_clients", "long_tokens", "long_rps", "long_p50_ms", "p50_ms", "p99_ms"]
 COLUMNS += ["alone_p50_ms", "alone_p99_ms"]
 WORDS = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").split()
@@ -141,19 +140,10 @@ def main() -> None:
 
 def finish(row: dict[str, Any], options: argparse.Namespace) -> None:
     """Prints the medians, appends the row."""
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    row |= {"date": date.today().isoformat(), "commit": commit, "rate": options.rate}  # noqa: DTZ011
-    row |= {"long_clients": options.long, "long_tokens": options.tokens}
+    row |= {"rate": options.rate, "long_clients": options.long, "long_tokens": options.tokens}
     print(row)
-    if options.dry_run:
-        return
-    fresh = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if fresh:
-            writer.writeheader()
-        writer.writerow(row)
+    if not options.dry_run:
+        results_file.append(RESULTS, COLUMNS, [row])
 
 
 if __name__ == "__main__":

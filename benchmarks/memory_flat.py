@@ -13,25 +13,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import csv
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import urllib.parse
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from benchmarks.gateway_overhead import ROOT, System, stub, weir
+from benchmarks import results_file
+from benchmarks.gateway_overhead import System, stub, weir
 from benchmarks.load import Connection, build_request
 
-RESULTS = ROOT / "benchmarks" / "results" / "memory_flat.csv"
+RESULTS = results_file.FOLDER / "memory_flat.csv"
 COLUMNS = ["date", "commit", "requests", "aborted", "errors", "seconds", "rss_mb"]
 PROMPT = "Question {n}: what is the capital of France?"
 
@@ -126,7 +124,7 @@ def main() -> None:
         uvloop.run(run.go())
     shutil.rmtree(folder, ignore_errors=True)
     if not options.dry_run:
-        append(run.rows)
+        results_file.append(RESULTS, COLUMNS, run.rows)
     if run.errors:
         print(f"{run.errors} errors, first {run.first_error}", file=sys.stderr)
     grown = growth(run.rows, options.warm)
@@ -136,18 +134,6 @@ def main() -> None:
     print(f"from {options.warm} to {options.requests} requests: {grown:+.1%}")
     if grown > options.bound:
         raise SystemExit(f"memory grew by more than {options.bound:.0%}")
-
-
-def append(rows: list[dict[str, Any]]) -> None:
-    """Appends the samples with today's date and the commit."""
-    words = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    fresh = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if fresh:
-            writer.writeheader()
-        writer.writerows({"date": date.today().isoformat(), "commit": commit, **row} for row in rows)  # noqa: DTZ011
 
 
 if __name__ == "__main__":

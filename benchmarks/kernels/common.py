@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "kernels.csv"
+from benchmarks import results_file
+
+RESULTS = results_file.FOLDER / "kernels.csv"
 COLUMNS = ("date", "commit", "gpu", "kernel", "case", "us", "tb_s", "tflop_s", "of_ceiling", "reference_us")
 BF16 = torch.bfloat16
 
@@ -103,23 +100,9 @@ def report(
     rate = f"{tflop_s:7.1f} TFLOP/s" if flops else f"{tb_s:7.3f} TB/s"
     line = f"{kernel:18s} {case:34s} {seconds * 1e6:9.1f} us {rate} {100 * share:5.1f} %"
     print(line if reference_s is None else f"{line}  reference {reference} us", flush=True)
-    row = (
-        datetime.now(UTC).date().isoformat(), commit(), torch.cuda.get_device_name(), kernel, case,
-        f"{seconds * 1e6:.2f}", f"{tb_s:.3f}" if num_bytes else "", f"{tflop_s:.1f}" if flops else "", f"{share:.3f}",
-        reference,
-    )  # fmt: skip
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if new:
-            writer.writerow(COLUMNS)
-        writer.writerow(row)
-
-
-@cache
-def commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
-    ).stdout.strip()
-    return found or "unknown"
+    row = {
+        "gpu": torch.cuda.get_device_name(), "kernel": kernel, "case": case, "us": f"{seconds * 1e6:.2f}",
+        "tb_s": f"{tb_s:.3f}" if num_bytes else "", "tflop_s": f"{tflop_s:.1f}" if flops else "",
+        "of_ceiling": f"{share:.3f}", "reference_us": reference,
+    }  # fmt: skip
+    results_file.append(RESULTS, COLUMNS, [row])
