@@ -71,7 +71,7 @@ async def run(args: argparse.Namespace, counts: Sequence[int]) -> None:
     settings = {"model": args.model, "load_format": args.load_format, "max_num_seqs": max(counts)}
     config = EngineConfig.from_mapping({**settings, "num_threads": args.num_threads, "enable_prefix_caching": False})
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("inline", "child"):
+        for name in ("child", "inline"):  # an inline engine keeps a GPU's memory to the end of this process
             client: EngineClient = ChildClient(config, Path(folder) / "engine.sock")
             if name == "inline":
                 from engine.inline_client import InlineClient

@@ -52,17 +52,25 @@ def process_age_s() -> float:
     return uptime - ticks / os.sysconf("SC_CLK_TCK")
 
 
+def shape_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The config.json that --config names, or Llama-3-8B's."""
+    return dict(json.loads(Path(args.config).read_text()) if args.config else workloads.LLAMA8B)
+
+
 def make_core(args: argparse.Namespace, shape: dict[str, Any], report: Any) -> Any:
     import torch
 
     from engine.config import EngineConfig
     from engine.startup import build_core_from_folder, pick_device
 
-    folder = Path(tempfile.mkdtemp(prefix="weir-bench-"))
-    (folder / "config.json").write_text(json.dumps(shape))
+    if args.model_folder:
+        folder = Path(args.model_folder)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="weir-bench-"))
+        (folder / "config.json").write_text(json.dumps(shape))
     settings: dict[str, Any] = {
         "model": str(folder),
-        "load_format": "dummy",
+        "load_format": "auto" if args.model_folder else "dummy",
         "max_num_seqs": args.max_num_seqs,
         "max_num_batched_tokens": args.max_num_batched_tokens,
         "max_num_queued_reqs": 4096,
@@ -155,6 +163,16 @@ def profile(core: Any, batch: int, steps: int = 20) -> None:
         for _ in range(steps):
             core.step()
         torch.cuda.synchronize()
+    print(f"batch {batch}: {step_ms:.3f} ms a step")
+    print_kernels(prof, steps)
+    while core.has_work:
+        core.step()
+
+
+def print_kernels(prof: Any, steps: int) -> None:
+    """A profile's device time a step by kernel, and the share of it in which the device was idle."""
+    import torch
+
     events = [
         e for e in prof.events() if e.device_type == torch.autograd.DeviceType.CUDA and e.time_range.elapsed_us() > 0
     ]
@@ -165,15 +183,13 @@ def profile(core: Any, batch: int, steps: int = 20) -> None:
         covered = max(covered, end)
     window = spans[-1][1] - spans[0][0]
     idle = 100 * (1 - busy / window)
-    print(f"batch {batch}: {step_ms:.3f} ms a step; the device idle {idle:.1f} % of the profiled time")
+    print(f"  the device idle {idle:.1f} % of {window / steps / 1e3:.3f} ms a step")
     by_name: dict[str, list[float]] = {}
     for event in events:
         by_name.setdefault(event.name[:70], []).append(event.time_range.elapsed_us())
     for name, times in sorted(by_name.items(), key=lambda item: -sum(item[1]))[:14]:
         total_ms, each_us = sum(times) / steps / 1e3, statistics.median(times)
         print(f"  {total_ms:8.3f} ms  {len(times) / steps:6.1f} x {each_us:7.1f} us  {name}")
-    while core.has_work:
-        core.step()
 
 
 def trace(core: Any, name: str) -> None:
@@ -246,6 +262,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--model-name", default="llama-3-8b")
     parser.add_argument("--config", help="a config.json of another shape; default: Llama-3-8B's")
+    parser.add_argument("--model-folder", default="", help="weights from here, not made on the spot")
     parser.add_argument("--max-num-seqs", type=int, default=512)
     parser.add_argument("--max-num-batched-tokens", type=int, default=16384)
     parser.add_argument("--stream-interval", type=int, default=8)
@@ -265,8 +282,7 @@ def main() -> None:
 
     imported_s = process_age_s()
     report = StartupReport()
-    shape = json.loads(Path(args.config).read_text()) if args.config else workloads.LLAMA8B
-    core = make_core(args, shape, report)
+    core = make_core(args, shape_of(args), report)
     run_workload(core, [(list(range(1000, 1128)), 2)])
     first_token_s = process_age_s()
     phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in report.phases.items())

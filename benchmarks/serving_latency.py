@@ -2,11 +2,15 @@
 
     python benchmarks/serving_latency.py --url http://127.0.0.1:8000 --api-key KEY --model NAME --rates 2 4 8
     python benchmarks/serving_latency.py --engine --rates 10 20 30 --long-every-s 5    # the engine alone, on this GPU
+    python benchmarks/serving_latency.py --engine --rates 28 60 --long-every-s 5 --steps 512:256 256:128
 
 Over HTTP prompts go to /v1/completions as token ids and answers are streamed. With --engine the same arrivals meet the
 engine core of a Llama-3-8B shape with random weights, which is what the card itself allows. TTFT is counted from the
 moment a request is due, so that a server that falls behind cannot hide it. A request is good when its TTFT and its
 mean gap stay within --good-ttft-ms and --good-itl-ms.
+
+A step is budget:chunk: tokens a step, and of them the most from one prompt. `keeps_up_rps` is the rate of requests that
+the tokens put out in the second half of the arrivals amount to: at a rate beyond it, the rate that saturates.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import os
 import statistics
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -116,12 +120,19 @@ async def run_http(args: argparse.Namespace, requests: list[Request]) -> float:
     return time.perf_counter() - started
 
 
+def keeps_up_rps(requests: list[Request], duration_s: float) -> float:
+    """Output tokens a second in the second half of the arrivals, over the outputs of a request."""
+    half = duration_s / 2
+    made = sum(1 for request in requests for now in request.token_s if half <= now < duration_s)
+    return made / half / statistics.fmean(request.outputs for request in requests)
+
+
 def percentile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def summarise(args: argparse.Namespace, rate: float, requests: list[Request], seconds: float) -> dict[str, Any]:
+def summarise(args: argparse.Namespace, case: str, requests: list[Request], seconds: float) -> dict[str, Any]:
     served = [request for request in requests if request.token_s]
     gaps = [gap for request in served for gap in request.gaps_s]
     series = {
@@ -143,7 +154,8 @@ def summarise(args: argparse.Namespace, rate: float, requests: list[Request], se
     for name, values in series.items():
         for share in (50, 90, 99):
             row[f"{name}_p{share}_ms"] = round(1e3 * percentile(values, share / 100), 2)
-    print(f"rate {rate}: " + ", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+    row["keeps_up_rps"] = round(keeps_up_rps(requests, args.duration_s), 1)
+    print(f"rate {case}: " + ", ".join(f"{name} {value}" for name, value in row.items()), flush=True)
     return row
 
 
@@ -161,31 +173,54 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", default="llama-3-8b")
     parser.add_argument("--engine", action="store_true", help="drive the engine core itself, no HTTP")
     parser.add_argument("--max-num-seqs", type=int, default=256)
-    parser.add_argument("--max-num-batched-tokens", type=int, default=1024)
+    parser.add_argument("--steps", nargs="+", default=["512:256"], metavar="BUDGET:CHUNK", help="with --engine")
+    parser.add_argument("--config", help="a config.json of another shape; default: Llama-3-8B's")
     parser.add_argument("--settings", default="{}", help="more engine settings, as JSON")
-    parser.add_argument("--commit", default="")
+    parser.add_argument("--commit", default="", help="recorded instead of git's HEAD")
     args = parser.parse_args()
-    args.enforce_eager, args.stream_interval, args.model_name = False, 1, args.model
+    args.enforce_eager, args.stream_interval, args.model_name, args.model_folder = False, 1, args.model, ""
     return args
 
 
 def main() -> None:
     args = parse()
-    core = None
-    if args.engine:
+    rows: list[dict[str, Any]] = []
+    steps = [tuple(int(part) for part in step.split(":")) for step in args.steps]
+    args.max_num_batched_tokens = max(budget for budget, _ in steps)
+    if not args.engine:
+        for rate in args.rates:
+            requests = make_requests(args, rate)
+            rows.append(record(args, rate, "http", "", requests, asyncio.run(run_http(args, requests))))
+    else:
         from engine.startup import StartupReport
 
-        core = engine_throughput.make_core(args, workloads.LLAMA8B, StartupReport())
+        core = engine_throughput.make_core(args, engine_throughput.shape_of(args), StartupReport())
         engine_throughput.run_workload(core, workloads.sharegpt_like(16))
-    rows = []
-    for rate in args.rates:
-        requests = arrivals(rate, args.duration_s, args.long_every_s, args.long_tokens, args.seed)
-        seconds = asyncio.run(run_http(args, requests)) if core is None else run_engine(core, requests)
-        row = summarise(args, rate, requests, seconds)
-        rows.append({
-            **engine_throughput.versions(args), "path": "http" if core is None else "engine", "rate_rps": rate,
-            "long_every_s": args.long_every_s, "chunk_tokens": args.max_num_batched_tokens if core else "", **row,
-        })  # fmt: skip
+        for budget, chunk in steps:
+            core.scheduler.limits = replace(
+                core.scheduler.limits, max_num_batched_tokens=budget, long_prefill_token_threshold=chunk
+            )
+            for rate in args.rates:
+                requests = make_requests(args, rate)
+                rows.append(record(args, rate, "engine", f"{budget}:{chunk}", requests, run_engine(core, requests)))
+    append(rows)
+
+
+def make_requests(args: argparse.Namespace, rate: float) -> list[Request]:
+    return arrivals(rate, args.duration_s, args.long_every_s, args.long_tokens, args.seed)
+
+
+def record(
+    args: argparse.Namespace, rate: float, path: str, step: str, requests: list[Request], seconds: float
+) -> dict[str, Any]:
+    row = summarise(args, f"{rate} {step}", requests, seconds)
+    return {
+        **engine_throughput.versions(args), "path": path, "rate_rps": rate, "long_every_s": args.long_every_s,
+        "chunk_tokens": step, **row,
+    }  # fmt: skip
+
+
+def append(rows: list[dict[str, Any]]) -> None:
     new = not RESULTS.exists()
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with RESULTS.open("a", newline="") as file:
