@@ -355,7 +355,8 @@ class Exchange:
                     gather(choices, step.pieces)
                     if now := _split(step.pieces, withheld):
                         yield Served(now, counts)
-            status = EntryStatus.OK if self._truncated_reason is None else EntryStatus.BUDGET_CUT
+            if self._shown.repeated:  # else its end is no end of what was shown, and its stream gets an error for it
+                status = EntryStatus.OK if self._truncated_reason is None else EntryStatus.BUDGET_CUT
         except (asyncio.CancelledError, GeneratorExit):
             # A batch's line will be asked again under the same id; the books then correct this row to its real end.
             status = EntryStatus.INTERRUPTED if call.batch else EntryStatus.CLIENT_DISCONNECT

@@ -39,6 +39,11 @@ class Shown:
         nothing = self._only_text and not any(choice.text or choice.reasoning for choice in self._choices.values())
         return nothing or (self._only_text and _repeats(call))
 
+    @property
+    def repeated(self) -> bool:
+        """A second generation that ends here ends in time: it has said all that was shown. True of nothing shown."""
+        return all(choice.repeated for choice in self._choices.values())
+
     def beyond(self, pieces: list[Piece]) -> list[Piece]:
         """What of a second generation's pieces was not shown yet. Raises: Diverged."""
         fresh = []

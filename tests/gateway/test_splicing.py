@@ -111,6 +111,20 @@ async def test_a_second_generation_that_says_otherwise_is_not_sewn_on(start_gate
     assert [row.status for row in await gateway.ledger()] == [EntryStatus.FAILED] * 2
 
 
+async def test_a_second_generation_that_ends_before_what_was_shown_has_failed(start_gateway: StartGateway) -> None:
+    # given a second generation that ends in good order, after half of what a follower was shown
+    gateway = await gateway_that_dies_once(start_gateway, Script(steps=STEPS[:1]))
+    _, followed_by = await followed(gateway, temperature=0)
+    # then its stream ends with an error, and its row says so; nothing of it is remembered
+    assert "upstream_unavailable" in followed_by.text
+    assert [(row.status, row.output_tokens) for row in await gateway.ledger()] == [
+        (EntryStatus.FAILED, 2),
+        (EntryStatus.FAILED, 1),
+    ]
+    again = await gateway.chat(QUESTION, temperature=0)
+    assert again.headers["x-weir-cache"].startswith("miss")
+
+
 async def test_a_priced_followers_hold_becomes_that_of_its_own_generation(start_gateway: StartGateway) -> None:
     # given hits at half price and a budget
     gateway = await gateway_that_dies_once(start_gateway, Script(steps=STEPS))
