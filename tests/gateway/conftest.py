@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from litestar import Litestar
+from litestar.datastructures import State
 from redis.asyncio import Redis
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -26,7 +27,7 @@ from billing.principal import Actor
 from billing.secrets import ServerSecret
 from billing.tables import LedgerEntry
 from cache.shared_flight import FlightTiming
-from gateway.app import create_app
+from gateway.app import equip, routed
 from gateway.parts import Overrides, Parts
 from gateway.settings import Settings
 from tests.billing.support import ValkeyProcess, be_patient
@@ -198,6 +199,29 @@ class Gateway:
 StartGateway = Callable[..., Awaitable[Gateway]]
 
 
+class Routes:
+    """Applications with nothing of a gateway in them, used again: reading all signatures takes ten times what the rest
+    of a start takes."""
+
+    def __init__(self) -> None:
+        self._free: dict[Any, list[Litestar]] = {}
+
+    @contextmanager
+    def lend(self, settings: Settings) -> Iterator[Litestar]:
+        """One that nobody else has meanwhile."""
+        free = self._free.setdefault((settings.max_body_bytes, *settings.cors_allow_origins), [])
+        app = free.pop() if free else routed(settings)
+        bare = app.asgi_handler
+        yield app
+        app.asgi_handler, app.state = bare, State()
+        free.append(app)
+
+
+@pytest.fixture(scope="session")
+def routes() -> Routes:
+    return Routes()
+
+
 @asynccontextmanager
 async def _started(app: Litestar) -> AsyncIterator[None]:
     """The lifespan in a task of its own: it must end in the task that began it, which a fixture does not promise."""
@@ -221,7 +245,7 @@ async def _started(app: Litestar) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def start_gateway(data_root: Path, redis_url: str, seed: Seed) -> AsyncIterator[StartGateway]:
+async def start_gateway(data_root: Path, redis_url: str, seed: Seed, routes: Routes) -> AsyncIterator[StartGateway]:
     """Starts gateways that are stopped at the test's end. Settings' fields and an engine may be given."""
     async with AsyncExitStack() as stack:
         count = 0
@@ -242,7 +266,8 @@ async def start_gateway(data_root: Path, redis_url: str, seed: Seed) -> AsyncIte
             fields.setdefault("redis_deadline_ms", 10_000)
             fields.setdefault("redis_url", redis_url)
             settings = Settings(data_dir=str(folder), **fields)
-            app = create_app(settings, overrides)
+            app = stack.enter_context(routes.lend(settings))
+            equip(app, settings, overrides)
             await stack.enter_async_context(_started(app))
             transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)  # type: ignore[arg-type]
             client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://weir"))
