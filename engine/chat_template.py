@@ -8,6 +8,7 @@ words work as on the real text, and for words without such spellings the ids equ
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -23,7 +24,7 @@ from jinja2 import nodes
 from engine.chat_messages import TemplateTraits, normalise_messages, normalise_tools, plain_copy
 from engine.errors import InvalidRequest, ModelLoadError, RequestFailed
 from engine.template_sandbox import ChatEnvironment, TemplateError, TemplateLimit
-from engine.tokenizer import Tokenizer
+from engine.tokenizer import PROBE, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ _RESERVED_KWARGS = frozenset(
 )
 _SHORT_TOOL_ID = re.compile(r"\|\s*length\s*[!=]=\s*9\b")
 _PLACEHOLDERS = range(0xF0000, 0xFFFFE)  # private use: no text has a meaning for them
+_PLACEHOLDER_RANGE = f"{chr(_PLACEHOLDERS[0])}-{chr(_PLACEHOLDERS[-1])}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,16 @@ class ChatTemplate:
         )
         self.reads_tools = bool(re.search(r"\btools\b", source))
         self._spellings = _SpellingGuard(tokenizer.special_spellings)
+        tokenizer.keep_pieces(self._own_texts())
+
+    def _own_texts(self) -> Iterator[str]:
+        """What the template writes around every caller's words, one text a shape of conversation. The words stand as
+        one character that is in no template, so that pieces with it can be told from the template's own."""
+        user, answer, system = ({"role": role, "content": PROBE} for role in ("user", "assistant", "system"))
+        for messages in ([user], [system, user, answer, user]):
+            with contextlib.suppress(Exception):  # a template may refuse either: it has nothing to keep then
+                plain = normalise_messages(messages, self.traits)
+                yield self._rendered(plain, None, {}, add_generation_prompt=True)
 
     @classmethod
     def from_folder(
@@ -126,16 +138,7 @@ class ChatTemplate:
         literals: dict[str, str] = {}
         guarded, plain_tools, extra = self._spellings.guard((plain, normalise_tools(tools), variables), literals)
         final = guarded[-1]
-        text = self._run(
-            {
-                **self._tokenizer.special_tokens_map,
-                **extra,
-                "messages": guarded,
-                "tools": plain_tools,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt,
-            }
-        )
+        text = self._run(guarded, plain_tools, extra, add_generation_prompt=add_generation_prompt)
         if continue_final_message:
             text = _cut_after(text, final)
         return RenderedChat(text, literals)
@@ -150,11 +153,22 @@ class ChatTemplate:
             )
         return plain_copy(template_kwargs, "chat_template_kwargs")
 
-    def _run(self, variables: Mapping[str, Any]) -> str:
+    def _rendered(self, messages: Any, tools: Any, extra: Mapping[str, Any], *, add_generation_prompt: bool) -> str:
+        variables = {
+            **self._tokenizer.special_tokens_map,
+            **extra,
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return self._environment.render(
+            self._template, variables, timeout_s=self._timeout_s, max_chars=MAX_RENDERED_CHARS
+        )
+
+    def _run(self, messages: Any, tools: Any, extra: Mapping[str, Any], *, add_generation_prompt: bool) -> str:
         try:
-            return self._environment.render(
-                self._template, variables, timeout_s=self._timeout_s, max_chars=MAX_RENDERED_CHARS
-            )
+            return self._rendered(messages, tools, extra, add_generation_prompt=add_generation_prompt)
         except TemplateError as exc:
             raise InvalidRequest(str(exc), param="messages") from exc
         except TemplateLimit as exc:
@@ -185,6 +199,10 @@ class _SpellingGuard:
         # Three for one: heads and tails are looked for at a text's ends alone. Tried at each of 400,000 characters they
         # held the interpreter lock for 17 ms.
         self._inside = re.compile(whole) if ordered else None
+        # A whole spelling and a head begin with the first letter of one, a tail ends with a last letter: text without
+        # these, which most is, needs no closer look.
+        clues = {s[0] for s in ordered} | {s[-1] for s in ordered}
+        self._clue = re.compile(f"[{re.escape(''.join(sorted(clues)))}{_PLACEHOLDER_RANGE}]")
         self._at_end = re.compile(whole + at_end)
         self._at_start = re.compile(whole + at_end + at_start)
 
@@ -208,6 +226,9 @@ class _SpellingGuard:
         return value
 
     def _replace(self, text: str, marks: dict[str, str], literals: dict[str, str]) -> str:
+        if self._clue.search(text) is None:
+            return text
+
         def mark(spelling: str) -> str:
             if spelling not in marks:
                 if len(marks) >= len(_PLACEHOLDERS):
@@ -241,7 +262,7 @@ class _SpellingGuard:
         yield from self._at_end.finditer(text, max(done, border))
 
 
-_PRIVATE_USE = re.compile(f"[{chr(_PLACEHOLDERS[0])}-{chr(_PLACEHOLDERS[-1])}]")
+_PRIVATE_USE = re.compile(f"[{_PLACEHOLDER_RANGE}]")
 
 
 def _any_of(texts: set[str]) -> str:

@@ -138,7 +138,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         _guard(tree)
         tree.set_environment(self)
         code = self.compile(tree, name="chat_template", filename="<chat_template>")
-        return self.template_class.from_code(self, code, self.make_globals(None))
+        return self.template_class.from_code(self, code, dict(self.make_globals(None)))
 
     def render(
         self, template: jinja2.Template, variables: Mapping[str, Any], *, timeout_s: float, max_chars: int
@@ -157,6 +157,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             _limits.deadline, _limits.max_chars = float("inf"), 1 << 62
 
     def call_binop(self, context: Any, operator_: str, left: Any, right: Any) -> Any:
+        if operator_ == "+" and left.__class__ is str and right.__class__ is str:  # nearly every one
+            _check_chars(len(left) + len(right))
+            return left + right
         if operator_ == "**" and isinstance(left, int) and isinstance(right, int) and abs(right) > 64:
             raise TemplateLimit("the chat template raises a number to a power above 64")
         if operator_ == "*":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from engine.errors import ModelLoadError
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 LOCKED_CHARS = 2048  # about 0.1 ms of tokenising
+PROBE = "\ue0fe"  # private use: stands for the caller's words in a template's own text
 
 
 class Tokenizer:
@@ -47,6 +48,7 @@ class Tokenizer:
         self.bos_token_id = self._id_of(self.bos_token)
         self.eos_token_id = self._id_of(self.eos_token)
         self._adds_bos = self._finds_bos(parsed, config)
+        self._kept: dict[str, list[int]] = {}
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -93,6 +95,14 @@ class Tokenizer:
             return prefix + self.encode_with_specials(text, {})
         return prefix + _ids(self._tokenizer, text)
 
+    def keep_pieces(self, texts: Iterable[str]) -> None:
+        """Remembers the ids of what stands between two special tokens of `texts`, but for pieces that hold `PROBE`: a
+        template repeats the same few pieces around every message. Callers' words are never kept."""
+        for text in texts:
+            for piece, _ in self._split_at_specials(text)[1:]:
+                if piece and PROBE not in piece:
+                    self._kept[piece] = _ids(self._inner_tokenizer, piece)
+
     def encode_with_specials(self, text: str, literals: Mapping[str, str]) -> list[int]:
         """Ids of a templated text: special tokens become control ids, except inside the caller's words.
 
@@ -104,7 +114,9 @@ class Tokenizer:
         ids: list[int] = []
         pieces = self._split_at_specials(text)
         for position, (piece, special_id) in enumerate(pieces):
-            if piece:
+            if position and (kept := self._kept.get(piece)) is not None:
+                ids.extend(kept)
+            elif piece:
                 tokenizer = self._tokenizer if position == 0 else self._inner_tokenizer
                 ids.extend(_ids(tokenizer, piece.translate(table) if table else piece))
             if special_id is not None:
