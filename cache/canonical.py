@@ -52,12 +52,11 @@ def _normalised(value: Any, depth: int) -> Any:
 
 def framed_digest(fields: Iterable[bytes | str]) -> str:
     """SHA-256 (64 hex digits) over fields each preceded by its length in bytes as 8 bytes big-endian."""
-    digest = hashlib.sha256()
+    framed: list[bytes] = []
     for field in fields:
         raw = field.encode("utf-8", "surrogatepass") if isinstance(field, str) else field
-        digest.update(len(raw).to_bytes(8, "big"))
-        digest.update(raw)
-    return digest.hexdigest()
+        framed += (len(raw).to_bytes(8, "big"), raw)
+    return hashlib.sha256(b"".join(framed)).hexdigest()
 
 
 # Full-width forms of ASCII (！ to ～), as Chinese and Japanese keyboards type them, and the ideographic space.

@@ -13,7 +13,7 @@ from cache.canonical import canonical_json, framed_digest, normalised_text
 from cache.errors import UncacheableRequest
 from cache.request import CacheRequest, is_text_part
 
-SCHEMA = "weir-cache-1"  # raised when the meaning of a key or an entry changes, what is embedded too
+SCHEMA = "weir-cache-2"  # raised when the meaning of a key or an entry changes, what is embedded too
 
 # Fields that change how an answer is delivered, billed or found again, but not what it says. `user` and
 # `safety_identifier` name the end user, which enters by `end_user_scope` alone.
@@ -86,10 +86,15 @@ def exact_key(partition: str, text: str | None) -> str:
 
 
 def _determining(request: CacheRequest) -> dict[str, Any]:
-    """The body without neutral fields and without the text, its defaults filled in; null is absent."""
-    body = {**OPENAI_DEFAULTS, **request.defaults}
-    body.update({name: value for name, value in request.body.items() if value is not None})
-    body = {name: value for name, value in body.items() if name not in NEUTRAL_FIELDS and value is not None}
+    """The body without neutral fields, without the text and without what is OpenAI's default; null is absent."""
+    given = {name: value for name, value in request.body.items() if value is not None}
+    if request.defaults:
+        given = {**request.defaults, **given}
+    body = {
+        name: value
+        for name, value in given.items()
+        if name not in NEUTRAL_FIELDS and value is not None and not _is_default(name, value)
+    }
     if "max_completion_tokens" in body:  # the newer name of the same limit, which wins
         body["max_tokens"] = body.pop("max_completion_tokens")
     if isinstance(body.get("stop"), str):
@@ -102,6 +107,12 @@ def _determining(request: CacheRequest) -> dict[str, Any]:
     if len(messages) != len(request.body["messages"]):
         raise UncacheableRequest("a message is not a JSON object")
     return body | {"messages": [*map(_without_nulls, messages[:-1]), _without_text(messages[-1])]}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Whether the field may as well be absent. `true` is no 1 here, nor `false` a 0."""
+    default = OPENAI_DEFAULTS.get(name)
+    return default is not None and value == default and isinstance(value, bool) is isinstance(default, bool)
 
 
 def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,9 +46,15 @@ _STATE = re.compile(
 )
 
 
+# A first person in any of the languages: what the patterns above cannot do without.
+_FIRST_PERSON = re.compile(r"\b(?:m[yieaoí]|our|unser|notre|nuestro|où|(?:i|we)\b)|我|咱们|本人")
+
+
 def personal_degree(text: str) -> Personal:
     """How far the wording is the asker's own."""
     lowered = both_ends(text).lower().replace("’", "'")
+    if _FIRST_PERSON.search(lowered) is None:  # most questions
+        return Personal.NONE
     if _PROCEDURE.search(lowered):
         return Personal.WORDING if _says_mine(lowered) else Personal.NONE
     if _STATE.search(lowered):
