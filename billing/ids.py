@@ -5,11 +5,12 @@ They sort by creation time, so that lists page by id without a second column.
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 import time
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]
 _TIME_BITS, _RANDOM_BITS = 48, 80
 _DIGITS = 26
 
@@ -24,7 +25,7 @@ class _Rising:
     def after(self, value: int) -> int:
         with self._lock:
             if value <= self._last:
-                value = self._last + 1 + secrets.randbits(_RANDOM_BITS // 2)
+                value = self._last + 1 + _random_bits(_RANDOM_BITS // 2)
             self._last = value
         return value
 
@@ -34,11 +35,16 @@ _rising = _Rising()
 
 def base32(value: int, digits: int) -> str:
     """`value` in Crockford's alphabet, lower case, padded to `digits`."""
-    out = []
-    for _ in range(digits):
-        value, low = value >> 5, value & 31
-        out.append(_ALPHABET[low])
-    return "".join(reversed(out))
+    pairs = []
+    for _ in range((digits + 1) // 2):
+        value, low = value >> 10, value & 1023
+        pairs.append(_PAIRS[low])
+    return "".join(reversed(pairs))[-digits:]
+
+
+def _random_bits(count: int) -> int:
+    """From the system's source; `count` a multiple of eight."""
+    return int.from_bytes(os.urandom(count // 8), "big")
 
 
 def new_id(prefix: str, *, now_ms: int | None = None) -> str:
@@ -47,5 +53,5 @@ def new_id(prefix: str, *, now_ms: int | None = None) -> str:
     Within a millisecond (or after the clock went back) the last one's number is counted up, by a random step.
     """
     stamp = (time.time_ns() // 1_000_000 if now_ms is None else now_ms) & ((1 << _TIME_BITS) - 1)
-    value = (stamp << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
+    value = (stamp << _RANDOM_BITS) | _random_bits(_RANDOM_BITS)
     return f"{prefix}_{base32(_rising.after(value), _DIGITS)}"

@@ -18,17 +18,23 @@ T, ID and PART are hex digests made in `cache.partition`: no name that a caller 
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
 
 
-class TenantKeys(msgspec.Struct, frozen=True):
+class TenantKeys(msgspec.Struct, frozen=True, dict=True):
     """The keys of one tenant. `tenant` is `partition.tenant_digest`."""
 
     prefix: str
     tenant: str
 
+    @cached_property
+    def _start(self) -> str:
+        return f"{self.prefix}:{{{self.tenant}}}:"
+
     def _key(self, *parts: str) -> str:
-        return ":".join((self.prefix, "{" + self.tenant + "}", *parts))
+        return self._start + ":".join(parts)
 
     def entry(self, entry_id: str) -> str:
         return self._key("e", entry_id)

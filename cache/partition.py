@@ -7,6 +7,7 @@ every field of the body counts unless it is named in `NEUTRAL_FIELDS`; a field n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from cache.canonical import canonical_json, framed_digest, normalised_text
@@ -48,11 +49,13 @@ OPENAI_DEFAULTS: Mapping[str, Any] = {
 _TEXT_PLACE = {"weir": "text"}
 
 
+@lru_cache(maxsize=4096)
 def tenant_digest(tenant: str) -> str:
     """The tenant in Redis keys: 32 hex digits. Names are never written raw: RediSearch splits and folds them."""
     return framed_digest([SCHEMA, "tenant", tenant])[:32]
 
 
+@lru_cache(maxsize=4096)
 def scope_digest(kind: str, *parts: str) -> str:
     """A name by which entries are found for invalidation (a project, a model, a tag): 32 hex digits."""
     return framed_digest([SCHEMA, kind, *parts])[:32]

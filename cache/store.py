@@ -7,6 +7,7 @@ A stage queues its commands on a pipeline that the gateway executes together wit
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from cache.entry import CachedAnswer
 from cache.keys import IndexRow, TenantKeys
@@ -26,7 +27,10 @@ from cache.partition import scope_digest, tenant_digest
 DEFAULT_PREFIX = "weir:cache"
 REMOVE_BATCH = 128
 
+Command = tuple[Any, ...]  # a command's words, as `hiredis` packs them
+
 _PUT = (files("cache") / "lua" / "put.lua").read_text()
+_PUT_SHA = hashlib.sha1(_PUT.encode(), usedforsecurity=False).hexdigest()
 _REMOVE = (files("cache") / "lua" / "remove.lua").read_text()
 
 # What a slow or absent Redis raises: all of it means "no cache now".
@@ -92,11 +96,18 @@ class ExactLookup:
         self._keys, self._entry_id, self._partition = keys, entry_id, partition
         self._max_age_s, self._now_ms = max_age_s, now_ms
 
+    @property
+    def commands(self) -> list[Command]:
+        """What goes to Redis; as many replies come back. Raw, as redis-py's own methods cost more than Redis itself."""
+        return [
+            ("HMGET", self._keys.entry(self._entry_id), "a", "c"),
+            ("HMGET", self._keys.state(self._partition), "epoch", "seq", "gen"),
+            ("ZADD", self._keys.lru, "XX", self._now_ms, self._entry_id),
+        ]
+
     def queue(self, pipe: Pipeline) -> int:
-        pipe.hmget(self._keys.entry(self._entry_id), ["a", "c"])
-        pipe.hmget(self._keys.state(self._partition), ["epoch", "seq", "gen"])
-        pipe.zadd(self._keys.lru, {self._entry_id: self._now_ms}, xx=True)
-        return 3
+        """On anybody's pipeline; returns how many replies it takes."""
+        return _queue(pipe, self.commands)
 
     def parse(self, replies: Sequence[Any]) -> ExactResult:
         """Never raises: an error reply is a miss with `Reason.STORE` and an unknown version (None)."""
@@ -135,10 +146,26 @@ class Put:
     def __init__(self, keys: TenantKeys, prefix: str, entry: CacheEntry, now_ms: int) -> None:
         self._keys, self._prefix, self._entry, self._now_ms = keys, prefix, entry, now_ms
 
+    @property
+    def commands(self) -> list[Command]:
+        """What goes to Redis; as many replies come back. Only for `RedisStore.finish`, as Redis may not know it."""
+        return self._commands("EVALSHA", _PUT_SHA)
+
+    @property
+    def loading(self) -> list[Command]:
+        """As `commands`, with the script itself."""
+        return self._commands("EVAL", _PUT)
+
+    def _commands(self, run: str, script: str) -> list[Command]:
+        keys, arguments = self._script_keys(), self._script_args()
+        return [
+            (run, script, len(keys), *keys, *arguments),
+            ("SADD", f"{self._prefix}:tenants", self._keys.tenant),
+        ]
+
     def queue(self, pipe: Pipeline) -> int:
-        pipe.eval(_PUT, 7, *self._script_keys(), *self._script_args())
-        pipe.sadd(f"{self._prefix}:tenants", self._keys.tenant)
-        return 2
+        """On anybody's pipeline; returns how many replies it takes."""
+        return _queue(pipe, self.loading)
 
     def parse(self, replies: Sequence[Any]) -> Victims:
         """Raises: the error reply, if writing failed."""
@@ -213,6 +240,19 @@ class RedisStore:
             return False
         return True
 
+    async def finish(self, stage: Put, keys: TenantKeys, replies: Sequence[Any]) -> None:
+        """After `stage.commands` ran: loads the script where Redis did not know it, and removes what must leave.
+
+        Raises: what `STORE_TROUBLE` names."""
+        try:
+            victims = stage.parse(replies)
+        except NoScriptError:
+            pipe = self.redis.pipeline(transaction=False)
+            stage.queue(pipe)
+            victims = stage.parse(await pipe.execute(raise_on_error=False))
+        if victims:
+            await self.remove(keys, victims)
+
     async def remove(self, keys: TenantKeys, victims: Victims) -> tuple[int, int]:
         """Removes entries that are still as seen. Returns how many left and their bytes. Raises: RedisError."""
         removed = freed = 0
@@ -227,6 +267,12 @@ class RedisStore:
             removed += int(reply[0])
             freed += int(reply[1])
         return removed, freed
+
+
+def _queue(pipe: Pipeline, commands: Sequence[Command]) -> int:
+    for command in commands:
+        pipe.execute_command(*command)
+    return len(commands)
 
 
 def _text(raw: bytes | str) -> str:

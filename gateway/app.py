@@ -133,17 +133,11 @@ def _dependencies() -> dict[str, Provide]:
 
         return provide
 
-    def parts(state: State) -> Parts:
-        """All of them, for the handlers of most requests: Litestar resolves several names in a task each."""
-        found: Parts = state.parts
-        return found
-
     names = (
         "pipeline", "chat_calls", "completion_calls", "embedding_calls", "responses", "files", "batches",
         "batch_worker", "router", "texts", "probe", "billing", "route_config", "invalidator",
     )  # fmt: skip
     provided = {name: Provide(of_parts(name), sync_to_thread=False) for name in names}
-    provided["parts"] = Provide(parts, sync_to_thread=False)
     provided["settings"] = Provide(_settings, sync_to_thread=False)
     provided["metrics"] = Provide(_metrics, sync_to_thread=False)
     return provided

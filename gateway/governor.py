@@ -133,7 +133,6 @@ class Governor:
         self._admission = admission
         self._prices = prices
         self._booking = booking
-        self._redis = limits_redis
         self._store = store
         self._shared = store is not None and store.redis is limits_redis
         self._metrics = metrics
@@ -177,14 +176,12 @@ class Governor:
                 return admitted, None
             return admitted, await lookup.run(self._store.redis, timeout_s=self._deadline_s)
         stage = self._admission.admit_stage(ticket)
-        pipe = self._redis.pipeline(transaction=False)
-        taken = stage.queue(pipe)
-        lookup.queue(pipe)
+        commands = [*stage.commands, *lookup.commands]
         try:
-            replies, used_s = await self._admission.trips.execute(pipe.command_stack, deadline_s=ticket.redis_left_s)
+            replies, used_s = await self._admission.trips.execute(commands, deadline_s=ticket.redis_left_s)
             ticket.redis_left_s -= used_s
-            exact = lookup.parse(replies[taken:])
-            return stage.parse(replies[:taken]), exact
+            exact = lookup.parse(replies[1:])
+            return stage.parse(replies[:1]), exact
         except ScriptsFlushed:
             return await self._admission.admit(ticket), exact
         except REDIS_ERRORS as exc:
@@ -312,13 +309,11 @@ class Governor:
                 await self._stored(entry)
             return
         stage = self._admission.settle_stage(ticket, amount_nano=hold.amount_nano, tokens=hold.tokens)
-        pipe = self._redis.pipeline(transaction=False)
-        taken = stage.queue(pipe)
-        entry.stage.queue(pipe)
+        commands = [*stage.commands, *entry.stage.commands]
         try:
-            replies, _ = await self._admission.trips.execute(pipe.command_stack, deadline_s=self._deadline_s)
-            await self._remove_victims(entry, replies[taken:])
-            stage.parse(replies[:taken])
+            replies, _ = await self._admission.trips.execute(commands, deadline_s=self._deadline_s)
+            await self._finish_storing(entry, replies[1:])
+            stage.parse(replies[:1])
         except ScriptsFlushed:
             await self._admission.settle(ticket, amount_nano=hold.amount_nano, tokens=hold.tokens)
         except REDIS_ERRORS as exc:
@@ -331,16 +326,14 @@ class Governor:
         entry.stage.queue(pipe)
         try:
             async with LoopDeadline(self._deadline_s):
-                await self._remove_victims(entry, await pipe.execute(raise_on_error=False))
+                await self._finish_storing(entry, await pipe.execute(raise_on_error=False))
         except STORE_TROUBLE as exc:
             log.warning("an answer was not stored: %s", type(exc).__name__)
 
-    async def _remove_victims(self, entry: Remembering, replies: list[Any]) -> None:
+    async def _finish_storing(self, entry: Remembering, replies: list[Any]) -> None:
         assert self._store is not None
         try:
-            victims = entry.stage.parse(replies)
-            if victims:
-                await self._store.remove(entry.keys, victims)
+            await self._store.finish(entry.stage, entry.keys, replies)
         except STORE_TROUBLE as exc:
             log.warning("an answer was not stored: %s", type(exc).__name__)
 

@@ -120,7 +120,10 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         texts = Texts(_named(settings, text_model, further), fallback=for_counting(text_model))
         stack.callback(texts.close)
         router = Router(RouteTable({}))
-        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=True)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),  # what it sets for one tenant is not sent with another's call
+        )
         stack.push_async_callback(session.close)
         around = Surroundings(session, secret, lambda text: len(text_model.tokenizer.encode(text, add_bos=False)))
         engines = [] if engine is None else [(settings.engine, engine)]

@@ -21,6 +21,7 @@ from litestar.types import Receive, Scope, Send
 
 from gateway.draining import STOPPING, server_stops
 from gateway.errors import ClientClosedRequest, GatewayError, from_exception
+from gateway.http_protocol import disconnected, watch_client
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -65,12 +66,25 @@ def openai_error_frames(error: GatewayError) -> bytes:
 
 def json_response(payload: Any, *, headers: Mapping[str, str] | None = None, status_code: int = 200) -> ASGIResponse:
     """`payload` (a struct or builtins) as an application/json answer."""
-    return ASGIResponse(
-        body=_encoder.encode(payload),
-        media_type="application/json",
-        status_code=status_code,
-        headers=dict(headers or {}),
-    )
+    return _JsonAnswer(_encoder.encode(payload), headers or {}, status_code)
+
+
+class _JsonAnswer(ASGIResponse):
+    """A whole body and its headers, put together once: Litestar's own looks each up in a mapping as it is added."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, body: bytes, headers: Mapping[str, str], status_code: int) -> None:
+        self.body, self.status_code = body, status_code
+        self._lines = [
+            *((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self._lines})
+        await send({"type": "http.response.body", "body": self.body, "more_body": False})
 
 
 async def until_disconnect(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
@@ -82,16 +96,14 @@ async def until_disconnect(request: Request[Any, Any, Any], work: Coroutine[Any,
     """
     caller = asyncio.current_task()
     assert caller is not None
-    left, over = False, False
+    left = False
 
-    def leave(watcher: asyncio.Task[None]) -> None:
+    def leave() -> None:
         nonlocal left
-        if not over and not watcher.cancelled():
-            left = True
-            caller.cancel()
+        left = True
+        caller.cancel()
 
-    gone = asyncio.create_task(_disconnected(request.receive))
-    gone.add_done_callback(leave)
+    unwatch = watch_client(request, leave)
     try:
         return await work
     except asyncio.CancelledError:
@@ -99,13 +111,7 @@ async def until_disconnect(request: Request[Any, Any, Any], work: Coroutine[Any,
             raise ClientClosedRequest("The client closed the connection before the answer was complete.") from None
         raise
     finally:
-        over = True
-        gone.cancel()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        unwatch()
 
 
 class EventStream(ASGIResponse):
@@ -173,7 +179,7 @@ class EventStream(ASGIResponse):
 
     async def _watch(self, receive: Receive, send: Send) -> None:
         """Ends when the client has left; meanwhile keeps an idle connection alive."""
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         try:
             while not gone.done():
                 await asyncio.wait({gone}, timeout=KEEP_ALIVE_S)

@@ -80,12 +80,12 @@ class Stage(Generic[T]):
     @property
     def commands(self) -> list[Command]:
         """The stage alone, for `Trips`."""
-        return [(("EVALSHA", self._script.sha, len(self._keys), *self._keys, *self._arguments), {})]
+        return [("EVALSHA", self._script.sha, len(self._keys), *self._keys, *self._arguments)]
 
     @property
     def loading(self) -> list[Command]:
         """As `commands`, with the script itself: for a Redis that has forgotten it."""
-        return [(("EVAL", self._script.text, len(self._keys), *self._keys, *self._arguments), {})]
+        return [("EVAL", self._script.text, len(self._keys), *self._keys, *self._arguments)]
 
     async def run(self, redis: Redis) -> T:
         """In a trip of its own, loading the script where Redis has forgotten it."""

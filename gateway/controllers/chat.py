@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Controller, Request, post
-from litestar.di import NamedDependency
+from litestar import Controller, Request
 from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
@@ -14,8 +13,8 @@ from gateway.calls import Endpoint
 from gateway.controllers.common import plain_answer, streamed_answer
 from gateway.controllers.responses_spec import CHAT_RESPONSES
 from gateway.decoding import BodyDTO
+from gateway.hot_route import HotPost, parts_of
 from gateway.intake import Intake
-from gateway.parts import Parts
 from gateway.presenters.chat import ChatPresenter
 from gateway.schemas.chat import ChatRequest
 
@@ -27,7 +26,7 @@ class ChatController(Controller):
     tags = ("Chat",)
     guards = (requires_key,)
 
-    @post(
+    @HotPost(
         "/completions",
         operation_id="CreateChatCompletion",
         summary="Answer a chat",
@@ -40,9 +39,9 @@ class ChatController(Controller):
         self,
         request: Request[Any, Any, Any],
         data: JSONBody[ChatRequest],
-        parts: NamedDependency[Parts],
     ) -> ASGIResponse:
         """Raises: InvalidRequest (400), ModelNotFound (404), RateLimited and QuotaExceeded (429), Unavailable (503)."""
+        parts = parts_of(request)
         intake = Intake(request, Endpoint.CHAT, data, timeout_s=parts.settings.request_timeout_s)
         exchange = parts.pipeline.begin(await parts.chat_calls.build(intake, data))
         presenter = ChatPresenter(data, exchange)

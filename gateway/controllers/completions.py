@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Controller, Request, post
-from litestar.di import NamedDependency
+from litestar import Controller, Request
 from litestar.params import JSONBody
 from litestar.response.base import ASGIResponse
 
@@ -14,8 +13,8 @@ from gateway.calls import Endpoint
 from gateway.controllers.common import plain_answer, streamed_answer
 from gateway.controllers.responses_spec import COMPLETION_RESPONSES
 from gateway.decoding import BodyDTO
+from gateway.hot_route import HotPost, parts_of
 from gateway.intake import Intake
-from gateway.parts import Parts
 from gateway.presenters.completions import CompletionPresenter
 from gateway.schemas.completions import CompletionRequest
 
@@ -27,7 +26,7 @@ class CompletionController(Controller):
     tags = ("Completions",)
     guards = (requires_key,)
 
-    @post(
+    @HotPost(
         operation_id="CreateCompletion",
         summary="Continue one or several texts",
         dto=BodyDTO[CompletionRequest],
@@ -39,9 +38,9 @@ class CompletionController(Controller):
         self,
         request: Request[Any, Any, Any],
         data: JSONBody[CompletionRequest],
-        parts: NamedDependency[Parts],
     ) -> ASGIResponse:
         """Raises: InvalidRequest (400), ModelNotFound (404), RateLimited and QuotaExceeded (429), Unavailable (503)."""
+        parts = parts_of(request)
         intake = Intake(request, Endpoint.COMPLETIONS, data, timeout_s=parts.settings.request_timeout_s)
         built = await parts.completion_calls.build(intake, data)
         exchange = parts.pipeline.begin(built.call)

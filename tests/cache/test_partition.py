@@ -225,6 +225,10 @@ def test_framed_digests_are_equal_exactly_when_the_fields_are(a: list[str], b: l
     assert (framed_digest(a) == framed_digest(b)) is (a == b)
 
 
+def test_true_is_no_default_that_is_a_number() -> None:
+    assert keys_of(chat()) == keys_of(chat(n=1)) != keys_of(chat(n=True))
+
+
 def test_names_in_keys_are_hex_and_do_not_change_between_releases() -> None:
     partition = partition_digest(chat(), embedder_fingerprint=FINGERPRINT, end_user_scope=False)
     assert set(partition + exact_key(partition, "x") + tenant_digest("acme")) <= set("0123456789abcdef")
@@ -233,5 +237,5 @@ def test_names_in_keys_are_hex_and_do_not_change_between_releases() -> None:
     assert partition == PINNED_PARTITION
 
 
-PINNED_TENANT = "2ec38c63c0f56b69ad781ca506fea631"
-PINNED_PARTITION = "4d9a3552eb1beaf00330e49fefbc98710c5be82ba98f97686018a73b76a684d8"
+PINNED_TENANT = "69c642b11b1006dd9fc24eb1d7796802"
+PINNED_PARTITION = "bdb862e9804f9420328e6fe7831c1b15f7ba889a71fa2a5c8ac59375131798f9"

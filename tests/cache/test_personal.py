@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from cache import personal
 from cache.personal import Personal, personal_degree
 
 
@@ -31,3 +34,23 @@ from cache.personal import Personal, personal_degree
 )
 def test_personal_degree(text: str, degree: Personal) -> None:
     assert personal_degree(text) is degree
+
+
+def test_a_question_without_a_first_person_is_never_personal() -> None:
+    lists = Path(__file__).parents[2] / "benchmarks" / "data" / "cache_quality"
+    texts = [
+        line.split("\t")[-1].lower()
+        for path in lists.glob("*live*.tsv")
+        for line in path.read_text("utf-8").splitlines()
+    ]
+    texts += [
+        "wo ist mein paket?",
+        "où est monsieur?",
+        "dónde está mi pedido?",
+        "unsere bestellung",
+        "本人的账户",
+        "咱们",
+    ]
+    own = [text for text in texts if personal._STATE.search(text) or personal._WORDING.search(text)]
+    assert len(own) > 100
+    assert [text for text in own if not personal._FIRST_PERSON.search(text)] == []

@@ -155,7 +155,7 @@ async def test_a_follower_that_leaves_while_its_hold_goes_back_is_charged_for_wh
 
     async def unheard(commands: Sequence[Command], *, deadline_s: float) -> tuple[list[Any], float]:
         result = await execute(commands, deadline_s=deadline_s)
-        if UNHOLD.sha in commands[0][0]:
+        if UNHOLD.sha in commands[0]:
             given_back.set()
             await asyncio.Event().wait()
         return result

@@ -385,7 +385,7 @@ async def test_a_request_that_is_cancelled_before_it_hears_of_its_hold_leaves_no
 
     async def unheard(commands: Sequence[Command], *, deadline_s: float) -> tuple[list[Any], float]:
         result = await execute(commands, deadline_s=deadline_s)
-        if HOLD.sha in commands[0][0]:
+        if HOLD.sha in commands[0]:
             made.set()
             await asyncio.Event().wait()
         return result
