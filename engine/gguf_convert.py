@@ -120,11 +120,26 @@ def fingerprint_file(path: Path, *, samples: int = 64, sample_bytes: int = 4096)
     return digest.hexdigest()
 
 
-def _write_folder(path: Path, folder: Path, dtype: str) -> None:
+def _reader(path: Path) -> Any:
+    """gguf's reader over a plain array: it takes 250,000 slices of a vocabulary, and one of a `memmap` takes ten times
+    as long as one of an array (SmolLM2 in all: 5.1 s of CPU against 2.1)."""
     import gguf
 
+    class Reader(gguf.GGUFReader):  # type: ignore[misc]  # untyped
+        @property
+        def data(self) -> Array:
+            return self._plain
+
+        @data.setter
+        def data(self, mapped: Array) -> None:
+            self._plain = mapped.view(np.ndarray)  # keeps the mapping alive
+
+    return Reader(path)
+
+
+def _write_folder(path: Path, folder: Path, dtype: str) -> None:
     try:
-        reader = gguf.GGUFReader(path)
+        reader = _reader(path)
     except (ValueError, OSError, IndexError, KeyError) as exc:
         raise ModelLoadError(f"{path} is not a readable GGUF file: {exc}") from exc
     metadata = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
@@ -383,6 +398,11 @@ def _round(values: Array, dtype: str) -> Array:
     values = np.ascontiguousarray(values, dtype=np.float32)
     if dtype == "float32":
         return values
-    bits = values.view(np.uint32)
     # Round to nearest, ties to even, as torch does; weights hold no NaN.
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    bits = values.view(np.uint32)
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    rounded >>= 16
+    return rounded.astype(np.uint16)
