@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from billing import config
 from billing.apply import Specification
 from billing.errors import Invalid
-from cache.policy import TenantCachePolicy
+from gateway.cache_policies import read_cache_policy
 from gateway.route_config import ROUTE, UPSTREAM
 from gateway.routing import RouteSpec, TargetSpec
 from gateway.upstreams.base import Upstream
@@ -35,14 +35,6 @@ def read_item(kind: str, name: str, body: dict[str, Any]) -> UpstreamSpec | Rout
         return msgspec.convert(body, type_)
     except msgspec.ValidationError as exc:
         raise Invalid(f"{kind} {name[:80]!r}: {exc}", param=f"config.{kind}.{name[:80]}") from exc
-
-
-def read_cache_policy(fields: dict[str, Any], *, whose: str) -> TenantCachePolicy:
-    """Raises: Invalid for an unknown field or a value outside its bounds."""
-    try:
-        return msgspec.convert(fields, TenantCachePolicy)
-    except msgspec.ValidationError as exc:
-        raise Invalid(f"cache_policy of {whose[:80]!r}: {exc}", param="cache_policy") from exc
 
 
 async def check_document(

@@ -10,12 +10,12 @@ from billing import tenants
 from billing.money import format_usd, parse_usd
 from billing.principal import SERVICE_TIERS
 from billing.tables import Status, Tenant
+from gateway.cache_policies import read_cache_policy
 from gateway.cli.books import Books, run_with_books
 from gateway.cli.cache_fields import cache_option, with_fields
 from gateway.cli.context import CliContext
 from gateway.cli.output import json_option, print_rows
 from gateway.cli.paging import fetch_all
-from gateway.config_check import read_cache_policy
 
 COLUMNS = ["id", "slug", "name", "status", "time_zone", "grace_usd", "cache_policy"]
 
