@@ -213,6 +213,21 @@ def note_change(session: AsyncSession, kind: str, id: str) -> None:
     session.info.setdefault("changes", []).append(Change(kind, id))
 
 
+# By default PostgreSQL takes a plan for any values whatever from a statement's sixth execution on: with it sums over a
+# month took 2 s in place of 0.2, a page of requests 0.35 s in place of 0.1 ms. Compiling takes longer than most.
+# Groups of ten sums pass the 8 MB they have by default from 15,000 on; twice work_mem is what they get.
+_PLANNING = sa.text(
+    "SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('jit', 'off', true),"
+    " set_config('work_mem', '64MB', true)"
+)
+
+
+async def plan_for_reports(session: AsyncSession) -> None:
+    """The rest of the session's transaction is planned for what it asks; of use where there are millions of rows."""
+    if session.get_bind().dialect.name == "postgresql":
+        await session.execute(_PLANNING)
+
+
 async def upgrade(url: str | URL, revision: str = "head") -> None:
     """Bring the database to `revision` with the migrations inside the package.
 

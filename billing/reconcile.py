@@ -25,7 +25,18 @@ from billing.limits.stage import MOVE, Stage
 from billing.limits.ticket import ReaperMeta
 from billing.quotas.quota import Shape
 from billing.quotas.registry import QUOTAS
-from billing.rollups import BY_MODEL, DAY_S, DIMENSIONS, SUMS, ledger_as_rollup, rollup_by_day, rollup_by_model
+from billing.rollups import (
+    BY_MODEL,
+    DAY_S,
+    DIMENSIONS,
+    SPAN_S,
+    SUMS,
+    ledger_as_rollup,
+    rollup_by_day,
+    rollup_by_model,
+    rollup_by_span,
+    start_of,
+)
 from billing.spend import Scope, spent_nano_usd
 from billing.tables import (
     LedgerEntry,
@@ -35,6 +46,7 @@ from billing.tables import (
     Tenant,
     UsageByDay,
     UsageByModel,
+    UsageBySpan,
     UsageRollup,
 )
 from billing.windows import Window
@@ -198,17 +210,18 @@ class Reconciler:
     async def _check_rollups(self, found: Findings) -> None:
         """Both ways of EXCEPT over the buckets that claim to be clean; then what is derived of them. One snapshot."""
         marked = sa.select(RollupMark.bucket)
-        width: sa.ColumnElement[int] = sa.literal_column(str(DAY_S))
-        marked_days = sa.select(RollupMark.bucket - RollupMark.bucket % width)
+        marked_spans = sa.select(start_of(RollupMark.bucket, SPAN_S))
+        marked_days = sa.select(start_of(RollupMark.bucket, DAY_S))
+        day = start_of(UsageRollup.bucket, DAY_S)
         pairs = (
             (_all_of(UsageRollup, DIMENSIONS).where(UsageRollup.bucket.not_in(marked)),
              ledger_as_rollup().where(LedgerEntry.bucket.not_in(marked))),
             (_all_of(UsageByModel, BY_MODEL).where(UsageByModel.bucket.not_in(marked)),
              rollup_by_model().where(UsageRollup.bucket.not_in(marked))),
+            (_all_of(UsageBySpan, BY_MODEL).where(UsageBySpan.bucket.not_in(marked_spans)),
+             rollup_by_span().where(start_of(UsageByModel.bucket, SPAN_S).not_in(marked_spans))),
             (_all_of(UsageByDay, DIMENSIONS).where(UsageByDay.bucket.not_in(marked_days)),
-             rollup_by_day().where(
-                 (UsageRollup.bucket - UsageRollup.bucket % width).in_(sa.select(RollupDay.day)),
-                 (UsageRollup.bucket - UsageRollup.bucket % width).not_in(marked_days))),
+             rollup_by_day().where(day.in_(sa.select(RollupDay.day)), day.not_in(marked_days))),
         )  # fmt: skip
         wrong: set[int] = set()
         async with self._db.read() as session:
@@ -322,5 +335,5 @@ class Reconciler:
         return [(tenant, zone, rules) for (tenant, zone), rules in grouped.items()]
 
 
-def _all_of(table: type[UsageRollup | UsageByModel | UsageByDay], keys: Sequence[str]) -> sa.Select[Any]:
+def _all_of(table: type[UsageRollup | UsageByModel | UsageBySpan | UsageByDay], keys: Sequence[str]) -> sa.Select[Any]:
     return sa.select(*(getattr(table, name) for name in (*keys, "requests", *SUMS)))

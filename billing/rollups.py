@@ -1,8 +1,9 @@
 """Roll-ups by 15 minutes, UTC: derived from the ledger, bucket by bucket, whenever a bucket is marked.
 
-From the 15 minutes two more are derived in the same transaction: by tenant and model alone, and by whole UTC day once
-it has ended. A mark is a row of its own written in the transaction of the ledger rows, so writers never wait for one
-another; the roller deletes the marks it has seen in the transaction that rewrites their buckets.
+From the 15 minutes three more are derived in the same transaction: by tenant and model alone, the same by spans of
+three hours, and by whole UTC day with every dimension once it has ended. A mark is a row of its own written in the
+transaction of the ledger rows, so writers never wait for one another; the roller deletes the marks it has seen in the
+transaction that rewrites their buckets.
 """
 
 from __future__ import annotations
@@ -13,14 +14,24 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from billing.clock import Clock, utc_now
+from billing.clock import BUCKET_S, Clock, utc_now
 from billing.db import Database
-from billing.tables import EntryKind, LedgerEntry, RollupDay, RollupMark, UsageByDay, UsageByModel, UsageRollup
+from billing.tables import (
+    EntryKind,
+    LedgerEntry,
+    RollupDay,
+    RollupMark,
+    UsageByDay,
+    UsageByModel,
+    UsageBySpan,
+    UsageRollup,
+)
 
 MAX_MARKS = 20_000  # a pass; the rest waits for the next
 MAX_DAYS = 3  # summed up in one pass
 BUCKETS_A_STATEMENT = 96
 DAY_S = 86_400
+SPAN_S = 3 * 3600  # with shorter spans more are read, with longer ones more of what a day's edges cut
 _ADVISORY_LOCK = 0x7765_6973
 BY_MODEL = ("bucket", "tenant_id", "model")
 DIMENSIONS = (
@@ -58,12 +69,15 @@ SUMS = (
 )
 
 
-def ledger_as_rollup() -> sa.Select[Any]:
-    """The ledger grouped as the roll-up is, without a WHERE: the caller adds one. Columns in UsageRollup's order."""
+def ledger_as_rollup(names: Sequence[str] = DIMENSIONS, sums: Sequence[str] = SUMS) -> sa.Select[Any]:
+    """The ledger grouped as the roll-up is, without a WHERE: the caller adds one. Columns in UsageRollup's order.
+
+    `names` and `sums` are what the caller looks at, where that is not everything; `requests` is always there.
+    """
     zero: sa.ColumnElement[int] = sa.literal_column("0")  # a bound 0 would differ between SELECT and GROUP BY
     batch = sa.or_(LedgerEntry.batch_input_tokens != zero, LedgerEntry.batch_output_tokens != zero)
     dimensions: list[sa.Label[Any]] = []
-    for name in DIMENSIONS:
+    for name in names:
         if name == "batch":
             dimensions.append(sa.case((batch, sa.true()), else_=sa.false()).label(name))
         elif name == "status":
@@ -72,8 +86,8 @@ def ledger_as_rollup() -> sa.Select[Any]:
             dimensions.append(getattr(LedgerEntry, name).label(name))
     is_request = LedgerEntry.kind.in_([EntryKind.USAGE, EntryKind.CACHE_HIT])
     requests = sa.func.coalesce(sa.func.sum(sa.case((is_request, 1), else_=0)), 0)
-    sums = [_whole(sa.func.coalesce(sa.func.sum(getattr(LedgerEntry, name)), 0)).label(name) for name in SUMS]
-    return sa.select(*dimensions, _whole(requests).label("requests"), *sums).group_by(*dimensions)
+    totals = [_whole(sa.func.coalesce(sa.func.sum(getattr(LedgerEntry, name)), 0)).label(name) for name in sums]
+    return sa.select(*dimensions, _whole(requests).label("requests"), *totals).group_by(*dimensions)
 
 
 def _whole(expression: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
@@ -105,7 +119,7 @@ async def rebuild(db: Database, *, clock: Clock = utc_now) -> int:
     """Delete every roll-up and derive them all again, to the same bytes; returns how many buckets."""
     async with db.begin() as session:
         await _lock(session, db.dialect)
-        for table in (UsageRollup, UsageByModel, UsageByDay, RollupDay, RollupMark):
+        for table in (UsageRollup, UsageByModel, UsageBySpan, UsageByDay, RollupDay, RollupMark):
             await session.execute(sa.delete(table))
         buckets = list(await session.scalars(sa.select(LedgerEntry.bucket).distinct().order_by(LedgerEntry.bucket)))
         await rewrite(session, buckets)
@@ -114,7 +128,7 @@ async def rebuild(db: Database, *, clock: Clock = utc_now) -> int:
 
 
 async def rewrite(session: AsyncSession, buckets: Sequence[int]) -> None:
-    """Replace the roll-ups of `buckets`, and of the summed-up days they lie in, by what the ledger says."""
+    """Replace the roll-ups of `buckets`, their spans and the summed-up days they lie in by what the ledger says."""
     for chunk in _chunks(buckets, BUCKETS_A_STATEMENT):
         await session.execute(sa.delete(UsageRollup).where(UsageRollup.bucket.in_(chunk)))
         derived = ledger_as_rollup().where(LedgerEntry.bucket.in_(chunk))
@@ -122,6 +136,11 @@ async def rewrite(session: AsyncSession, buckets: Sequence[int]) -> None:
         await session.execute(sa.delete(UsageByModel).where(UsageByModel.bucket.in_(chunk)))
         narrowed = rollup_by_model().where(UsageRollup.bucket.in_(chunk))
         await session.execute(sa.insert(UsageByModel).from_select([*BY_MODEL, "requests", *SUMS], narrowed))
+    for chunk in _chunks(sorted({bucket - bucket % SPAN_S for bucket in buckets}), BUCKETS_A_STATEMENT // 12):
+        await session.execute(sa.delete(UsageBySpan).where(UsageBySpan.bucket.in_(chunk)))
+        parts = [span + offset for span in chunk for offset in range(0, SPAN_S, BUCKET_S)]
+        widened = rollup_by_span().where(UsageByModel.bucket.in_(parts))
+        await session.execute(sa.insert(UsageBySpan).from_select([*BY_MODEL, "requests", *SUMS], widened))
     days = {bucket - bucket % DAY_S for bucket in buckets}
     for chunk in _chunks(sorted(days), 500):
         await _sum_up_days(
@@ -135,15 +154,30 @@ def rollup_by_model() -> sa.Select[Any]:
     return sa.select(*keys, *_sums_of(UsageRollup)).group_by(*keys)
 
 
+def rollup_by_span() -> sa.Select[Any]:
+    """The roll-up by tenant and model grouped by span, without a WHERE."""
+    return _by_width(UsageByModel, SPAN_S, BY_MODEL)
+
+
 def rollup_by_day() -> sa.Select[Any]:
     """The roll-up grouped by UTC day and every dimension, without a WHERE."""
-    width: sa.ColumnElement[int] = sa.literal_column(str(DAY_S))
-    day = UsageRollup.bucket - UsageRollup.bucket % width
-    keys = [day.label("bucket"), *(getattr(UsageRollup, name) for name in DIMENSIONS[1:])]
-    return sa.select(*keys, *_sums_of(UsageRollup)).group_by(day, *keys[1:])
+    return _by_width(UsageRollup, DAY_S, DIMENSIONS)
 
 
-def _sums_of(table: type[UsageRollup]) -> list[sa.Label[Any]]:
+def start_of(bucket: Any, width_s: int) -> sa.ColumnElement[int]:
+    """The start of the span or day that a bucket's column lies in."""
+    width: sa.ColumnElement[int] = sa.literal_column(str(width_s))
+    start: sa.ColumnElement[int] = bucket - bucket % width
+    return start
+
+
+def _by_width(table: type[UsageRollup | UsageByModel], width_s: int, names: Sequence[str]) -> sa.Select[Any]:
+    start = start_of(table.bucket, width_s)
+    keys = [getattr(table, name) for name in names[1:]]
+    return sa.select(start.label("bucket"), *keys, *_sums_of(table)).group_by(start, *keys)
+
+
+def _sums_of(table: type[UsageRollup | UsageByModel]) -> list[sa.Label[Any]]:
     return [_whole(sa.func.sum(getattr(table, name))).label(name) for name in ("requests", *SUMS)]
 
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing.clock import bucket_of
+from billing.db import plan_for_reports
 from billing.usage_source import Table, usage_source
 
 
@@ -26,6 +27,7 @@ class Scope(msgspec.Struct, frozen=True):
 
 async def spent_nano_usd(session: AsyncSession, scopes: Sequence[Scope]) -> list[int]:
     """What each scope's rows add up to, in nano-USD."""
+    await plan_for_reports(session)
     sums = [await session.scalar(_spent(scope, session.get_bind().dialect.name)) for scope in scopes]
     return [int(total or 0) for total in sums]
 
@@ -45,7 +47,7 @@ def _spent(scope: Scope, dialect: str) -> sa.Select[Any]:
         conditions,
         start=bucket_of(scope.start),
         end=bucket_of(scope.end),
-        whole_days=True,
+        cuts=(),
         sums=("amount_nano_usd",),
         dialect=dialect,
     )

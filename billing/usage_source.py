@@ -1,22 +1,25 @@
 """Where sums are read from: for each question the smallest roll-ups that answer it, exact at every moment.
 
-A bucket that is marked is summed from the ledger's rows, all others from roll-ups; a day that is summed up and has no
-mark from its day. All of it is one statement, so that a row is seen once, rolled up or not.
+A bucket that is marked is summed from the ledger's rows, all others from roll-ups. A span of three hours, or a day that
+is summed up, is read as a whole where it has no mark and no period of the caller's begins or ends inside it; what is
+left of it by 15 minutes. All of it is one statement, so that a row is seen once, rolled up or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from billing.rollups import BY_MODEL, DAY_S, SUMS, ledger_as_rollup
-from billing.tables import LedgerEntry, RollupDay, RollupMark, UsageByDay, UsageByModel, UsageRollup
+from billing.clock import BUCKET_S
+from billing.rollups import BY_MODEL, DAY_S, DIMENSIONS, SPAN_S, SUMS, ledger_as_rollup, start_of
+from billing.tables import LedgerEntry, RollupDay, RollupMark, UsageByDay, UsageByModel, UsageBySpan, UsageRollup
 
-Table = type[UsageRollup] | type[UsageByModel] | type[UsageByDay] | type[LedgerEntry]
+Table = type[UsageRollup] | type[UsageByModel] | type[UsageBySpan] | type[UsageByDay] | type[LedgerEntry]
 Conditions = Callable[[Table], list[sa.ColumnElement[bool]]]
 _FAR = 2**40  # Unix seconds beyond any date
+_MARKED = sa.select(RollupMark.bucket)
 
 
 def usage_source(
@@ -26,51 +29,86 @@ def usage_source(
     *,
     start: int | None,
     end: int | None,
-    whole_days: bool,
+    cuts: Sequence[int] | None,
     dialect: str,
     sums: Sequence[str] = ("requests", *SUMS),
 ) -> sa.Subquery:
     """`bucket`, `columns` and `sums` of usage in [start, end) Unix seconds, to be grouped further by the caller.
 
-    `filtered` are the columns that `conditions` looks at. `whole_days`: the caller does not look at `bucket`, so that
-    it may be a day's.
+    `filtered` are the columns that `conditions` looks at. `cuts` are the moments, in Unix seconds, at which the
+    caller's periods begin: two buckets without one between them are the same to it, and may come as one row of a span
+    or day. None: it tells every bucket apart.
     """
     names = ("bucket", *columns, *sums)
     first, last = start or 0, end or _FAR
-    fresh = ledger_as_rollup().where(_is_marked(dialect), *_within(LedgerEntry, first, last), *conditions(LedgerEntry))
-    inner = fresh.subquery()
+    seen = [name for name in DIMENSIONS if name in names]
+    fresh = ledger_as_rollup(seen, [name for name in sums if name != "requests"])
+    marked = _any_of(LedgerEntry.bucket, sa.select(RollupMark.bucket).distinct(), dialect)
+    inner = fresh.where(marked, *_within(LedgerEntry, first, last), *conditions(LedgerEntry)).subquery()
     legs: list[sa.Select[Any]] = [sa.select(*(inner.c[name] for name in names))]
-    if whole_days:  # the shortest of the three over long ranges
+    by_model = {*columns, *filtered} <= set(BY_MODEL)
+    if cuts is not None and by_model:
+        legs += _by_spans(names, conditions, first, last, cuts=cuts, dialect=dialect)
+    elif cuts is not None and all(cut % DAY_S == 0 for cut in cuts):
         legs += _by_days(names, conditions, first, last)
-    elif {*columns, *filtered} <= set(BY_MODEL):
-        legs.append(_clean(UsageByModel, names, conditions, first, last))
     else:
-        legs.append(_clean(UsageRollup, names, conditions, first, last))
+        legs.append(_clean(UsageByModel if by_model else UsageRollup, names, conditions, first, last))
     return sa.union_all(*legs).subquery("usage")
 
 
-def _is_marked(dialect: str) -> sa.ColumnElement[bool]:
-    """The ledger's rows whose bucket is marked, found by the bucket's index.
+def _any_of(column: Any, wanted: sa.Select[Any], dialect: str) -> sa.ColumnElement[bool]:
+    """The rows whose `column` is among `wanted`, found by its index.
 
     PostgreSQL plans IN (SELECT ...) as a join and read all of 5 million rows for it; an array is looked up.
     """
-    marked = sa.select(RollupMark.bucket).distinct()
     if dialect == "postgresql":
-        return LedgerEntry.bucket == sa.any_(sa.func.ARRAY(marked.scalar_subquery(), type_=sa.ARRAY(sa.BigInteger())))
-    return LedgerEntry.bucket.in_(marked)
+        found: sa.ColumnElement[bool] = column == sa.any_(
+            sa.func.ARRAY(wanted.scalar_subquery(), type_=sa.ARRAY(sa.BigInteger()))
+        )
+        return found
+    chosen: sa.ColumnElement[bool] = column.in_(wanted)
+    return chosen
 
 
-def _clean(table: Table, names: Sequence[str], conditions: Conditions, first: int, last: int) -> sa.Select[Any]:
+def _clean(
+    table: Table,
+    names: Sequence[str],
+    conditions: Conditions,
+    first: int,
+    last: int,
+    *,
+    but: sa.Select[Any] = _MARKED,
+) -> sa.Select[Any]:
     query = sa.select(*(getattr(table, name) for name in names))
-    return query.where(
-        table.bucket.not_in(sa.select(RollupMark.bucket)), *_within(table, first, last), *conditions(table)
-    )
+    return query.where(table.bucket.not_in(but), *_within(table, first, last), *conditions(table))
+
+
+def _by_spans(
+    names: Sequence[str], conditions: Conditions, first: int, last: int, *, cuts: Sequence[int], dialect: str
+) -> list[sa.Select[Any]]:
+    """Spans that lie whole in the range and in one period and have no mark; 15 minutes of the others.
+
+    Days in Asia/Kolkata, 12 models and 40 tenants: 240,000 rows a month instead of 1,090,000.
+    """
+    cut = {moment - moment % SPAN_S for moment in (first, last, *cuts) if moment % SPAN_S}
+    marked = sa.select(start_of(RollupMark.bucket, SPAN_S).label("start"))
+    broken = (sa.union(marked, sa.select(_listed("cut_spans", cut).c.number)) if cut else marked).subquery("broken")
+    offsets = _listed("offsets", range(0, SPAN_S, BUCKET_S))
+    parts = sa.select(broken.c.start + offsets.c.number).select_from(broken.join(offsets, sa.true()))
+    whole = _clean(UsageBySpan, names, conditions, first, last, but=sa.select(broken.c.start))
+    rest = _clean(UsageByModel, names, conditions, first, last)
+    return [whole, rest.where(_any_of(UsageByModel.bucket, parts, dialect))]
+
+
+def _listed(name: str, numbers: Iterable[int]) -> sa.CTE:
+    """The numbers as a table of one column, `number`."""
+    rows = [(number,) for number in sorted(numbers)]
+    return sa.values(sa.column("number", sa.BigInteger()), literal_binds=True).data(rows).cte(name)
 
 
 def _by_days(names: Sequence[str], conditions: Conditions, first: int, last: int) -> list[sa.Select[Any]]:
     """Summed-up days that lie whole in the range and have no mark; 15 minutes of the rest, day by day."""
-    width: sa.ColumnElement[int] = sa.literal_column(str(DAY_S))
-    marked_days = sa.select(RollupMark.bucket - RollupMark.bucket % width)
+    marked_days = sa.select(start_of(RollupMark.bucket, DAY_S))
     usable = sa.select(RollupDay.day).where(
         RollupDay.day >= first, RollupDay.day <= last - DAY_S, RollupDay.day.not_in(marked_days)
     )

@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from billing import audit
+from billing.db import plan_for_reports
 from billing.errors import Invalid
 from billing.principal import Actor, Role
 
@@ -88,6 +89,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             raise Invalid("end: must be after start", param="end")
         if not 1 <= query.limit <= MAX_GROUPS:
             raise Invalid(f"limit: {query.limit} is not between 1 and {MAX_GROUPS}", param="limit")
+        await plan_for_reports(session)
         return await self.build(session, msgspec.structs.replace(query, by=by))
 
 

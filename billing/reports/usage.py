@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from billing.db import plan_for_reports
 from billing.entry import AMOUNT_FIELDS, TOKEN_FIELDS
 from billing.errors import Invalid
 from billing.principal import Actor
@@ -164,6 +165,7 @@ async def _rows(
     )
     if first >= last:
         return []
+    await plan_for_reports(session)
     if query.width == "1m":
         return await _by_minute(session, report, columns)
     width: sa.ColumnElement[int] = sa.literal_column(str(WIDTHS[query.width]))
@@ -172,7 +174,7 @@ async def _rows(
         report,
         columns,
         cut=lambda bucket: bucket - bucket % width,
-        by_utc_day=query.width == "1d",
+        starts=range(first, last, WIDTHS["1d"]) if query.width == "1d" else None,
         sums=sums,
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -40,12 +42,12 @@ async def grouped_usage(
     columns: Sequence[str],
     *,
     cut: Cut | None = None,
-    by_utc_day: bool = False,
+    starts: Sequence[int] | None = None,
     sums: Sequence[str] = ALL_SUMS,
 ) -> list[dict[str, Any]]:
     """`sums` by dimension `columns`, and by `cut(bucket)` as `period`; ordered by the same.
 
-    `by_utc_day`: the cut does not look below whole UTC days.
+    `starts`: the only moments, in Unix seconds, at which the cut's periods begin; None where it tells buckets apart.
     """
     usage = usage_source(
         columns,
@@ -53,7 +55,7 @@ async def grouped_usage(
         lambda table: conditions(query, table, windowed=False),
         start=bucket_of(query.start) if query.start is not None else None,
         end=bucket_of(query.end) if query.end is not None else None,
-        whole_days=cut is None or by_utc_day,
+        cuts=() if cut is None else starts,
         sums=sums,
         dialect=session.get_bind().dialect.name,
     )
@@ -65,8 +67,10 @@ async def grouped_usage(
     statement = sa.select(*groups, *totals)
     if groups:
         statement = statement.group_by(*groups).order_by(*groups)
-    rows = (await session.execute(statement)).mappings().all()
-    return [dict(row) for row in rows if row[sums[0]] is not None]
+    found = await session.execute(statement)
+    names = tuple(found.keys())
+    first_sum = len(names) - len(sums)
+    return [dict(zip(names, row, strict=True)) for row in found.all() if row[first_sum] is not None]
 
 
 async def usage_by_names(
@@ -80,7 +84,7 @@ async def usage_by_names(
     columns = tuple(dict.fromkeys([*(COLUMN_OF[name] for name in query.by if name not in TIMES), *more]))
     cut, starts = await _cut(session, query, times)
     rows = []
-    for row in await grouped_usage(session, query, columns, cut=cut, sums=sums):
+    for row in await grouped_usage(session, query, columns, cut=cut, starts=starts, sums=sums):
         start = row.pop("period", 0)
         bucket = starts[start] if starts is not None else start
         values = tuple(
@@ -127,10 +131,9 @@ async def _period_starts(session: AsyncSession, query: ReportQuery, name: str) -
             return starts
 
 
+@lru_cache(maxsize=4096)  # asked once a row, of few periods
 def local_period(name: str, bucket: int, time_zone: str) -> str:
     """The local day (2026-12-01), week (its Monday), month (2026-12) or hour a bucket falls into."""
-    from zoneinfo import ZoneInfo
-
     moment = datetime.fromtimestamp(bucket, UTC)
     if name == "bucket":
         return moment.isoformat()

@@ -9,7 +9,7 @@ from billing.tables.identity import ApiKey, KeyStatus, Project, Status, Tenant
 from billing.tables.ledger import EntryKind, EntryStatus, LedgerEntry
 from billing.tables.limits import LimitRule
 from billing.tables.prices import Discount, GpuPrice, Price
-from billing.tables.rollups import RollupDay, RollupMark, UsageByDay, UsageByModel, UsageRollup
+from billing.tables.rollups import RollupDay, RollupMark, UsageByDay, UsageByModel, UsageBySpan, UsageRollup
 
 __all__ = [
     "AlertDelivery",
@@ -33,5 +33,6 @@ __all__ = [
     "Tenant",
     "UsageByDay",
     "UsageByModel",
+    "UsageBySpan",
     "UsageRollup",
 ]

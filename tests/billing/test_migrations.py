@@ -113,6 +113,25 @@ async def test_buckets_rolled_up_before_there_were_sums_by_model_are_marked_to_b
     await engine.dispose()
 
 
+async def test_quarters_summed_before_there_were_spans_are_in_them(empty_url: str) -> None:
+    from billing.tables import UsageByModel, UsageBySpan
+
+    await db.upgrade(empty_url, "0009")
+    engine = db.create_engine(empty_url)
+    values = {c.name: 0 if isinstance(c.type, sa.Integer) else "x" for c in UsageByModel.__table__.columns}
+    rows = [(0, "m", 1), (900, "m", 10**18), (9_900, "n", 5), (10_800, "m", 7)]
+    async with engine.begin() as connection:
+        for bucket, model, amount in rows:
+            row = values | {"bucket": bucket, "model": model, "amount_nano_usd": amount}
+            await connection.execute(sa.insert(UsageByModel).values(**row))
+    await db.upgrade(empty_url)
+    async with engine.connect() as connection:
+        columns = (UsageBySpan.bucket, UsageBySpan.model, UsageBySpan.amount_nano_usd)
+        found = (await connection.execute(sa.select(*columns).order_by(*columns))).all()
+    await engine.dispose()
+    assert [tuple(row) for row in found] == [(0, "m", 10**18 + 1), (0, "n", 5), (10_800, "m", 7)]
+
+
 async def test_tenants_that_were_there_keep_the_service_their_keys_have(empty_url: str) -> None:
     from billing.tables import ApiKey, Project, Tenant
 

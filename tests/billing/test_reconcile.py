@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from billing import rollups
 from billing.limits.status import limit_status
-from billing.tables import UsageRollup
+from billing.tables import UsageByDay, UsageByModel, UsageBySpan, UsageRollup
 from tests.billing.support import OPERATOR, START, World, admit, counter, finish, hold, rows_of
 
 NOON = int(START.timestamp())
@@ -73,6 +73,21 @@ async def test_a_roll_up_that_was_tampered_with_is_found_and_rewritten_from_the_
     await used.billing.reconciler.repair(used.billing.ledger, used.billing.reaper)
     assert (await used.billing.reconciler.check()).clean
     assert [(r.id, r.amount_nano_usd) for r in await rows_of(used.billing.db)] == rows_before
+
+
+@pytest.mark.parametrize("table", [UsageByModel, UsageBySpan, UsageByDay])
+async def test_a_sum_derived_of_roll_ups_that_was_tampered_with_is_found_and_derived_again(
+    used: World, table: type[UsageByModel | UsageBySpan | UsageByDay]
+) -> None:
+    async with used.billing.db.begin() as session:
+        changed = await session.execute(sa.update(table).values(amount_nano_usd=table.amount_nano_usd + 1))
+    assert changed.rowcount == 1
+    assert not (await used.billing.reconciler.check()).clean
+    await used.billing.reconciler.repair(used.billing.ledger, used.billing.reaper)
+    assert (await used.billing.reconciler.check()).clean
+    async with used.billing.db.read() as session:
+        booked = sum(row.amount_nano_usd for row in await rows_of(used.billing.db))
+        assert await session.scalar(sa.select(sa.func.sum(table.amount_nano_usd))) == booked
 
 
 async def test_a_missing_roll_up_is_found(used: World) -> None:

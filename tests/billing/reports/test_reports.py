@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +25,7 @@ from billing.principal import Actor, Principal, Role
 from billing.reports.registry import report_named
 from billing.reports.report import ReportQuery
 from billing.reports.usage import UsageQuery, costs, usage
-from billing.tables import RollupDay, RollupMark, UsageByDay, UsageByModel, UsageRollup
+from billing.tables import RollupDay, RollupMark, UsageByDay, UsageByModel, UsageBySpan, UsageRollup
 from tests.billing.support import OPERATOR, START, rows_of
 
 Write = Callable[[list[Entry]], Awaitable[None]]
@@ -98,7 +99,7 @@ async def spend(db: Database, **query: object) -> list[dict[str, object]]:
 async def dump(db: Database) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
     async with db.read() as session:
-        for table in (UsageRollup, UsageByModel, UsageByDay):
+        for table in (UsageRollup, UsageByModel, UsageBySpan, UsageByDay):
             rows = await session.execute(sa.select(*table.__table__.columns))
             found += sorted((table.__tablename__, *row) for row in rows)
     return found
@@ -190,6 +191,63 @@ async def test_days_are_cut_where_the_tenant_lives(db: Database, write: Write, z
         expected[day] = expected.get(day, 0) + row.amount_nano_usd
     rows = await spend(db, by=("day",), time_zone=zone)
     assert {r["day"]: r["amount_nano_usd"] for r in rows} == expected
+
+
+PERIODS = {"day": "%Y-%m-%d", "week": "%G-%V", "month": "%Y-%m", "hour": "%Y-%m-%dT%H:00%z"}
+ZONES = ["Asia/Kolkata", "Asia/Kathmandu", "Asia/Tokyo", "America/New_York", "UTC"]
+
+
+async def test_periods_by_model_are_exact_however_they_cut_the_spans_and_whatever_is_late(
+    db: Database, write: Write
+) -> None:
+    """Whole spans, the quarters of those that a period or the range cuts, and rows of buckets not yet rolled up."""
+    entries = some_rows(400)
+    await write(entries[:380])
+    await rollups.refresh(db)
+    await write(entries[380:])  # into spans that are summed up
+    window = {"start": START - timedelta(days=4, hours=5, minutes=15), "end": START - timedelta(hours=1, minutes=45)}
+    first, last = (int(window[name].timestamp()) for name in ("start", "end"))
+    rows = [row for row in await rows_of(db) if row.tenant_id == "ten_a" and first <= row.bucket < last]
+    for zone, (period, label) in itertools.product(ZONES, PERIODS.items()):
+        expected: dict[tuple[str, str], int] = {}
+        for row in rows:
+            group = (row.accepted_at.astimezone(ZoneInfo(zone)).strftime(label), row.model)
+            expected[group] = expected.get(group, 0) + row.amount_nano_usd
+        found = await spend(db, by=(period, "model"), tenant_id="ten_a", time_zone=zone, **window)
+        for line in found:
+            if period == "week":
+                line["week"] = datetime.fromisoformat(str(line["week"])).strftime(label)
+        assert {(line[period], line["model"]): line["amount_nano_usd"] for line in found} == expected, (zone, period)
+        assert len(expected) >= 2
+
+
+async def test_reading_whole_spans_gives_the_sums_that_their_quarters_have(db: Database, write: Write) -> None:
+    await write(some_rows(200))
+    await rollups.refresh(db)
+    asked = {"by": ("day", "model"), "time_zone": "Asia/Kolkata"}
+    before = await spend(db, **asked)
+    # when the quarters of whole spans are gone, nobody looks for them
+    async with db.begin() as session:
+        of_day = UsageByModel.bucket % sa.literal_column("86400")  # a day begins at 18:30 UTC, in the span from 18:00
+        gone = await session.execute(sa.delete(UsageByModel).where(sa.not_(of_day.between(64_800, 75_599))))
+        assert gone.rowcount > 50
+    assert await spend(db, **asked) == before
+
+
+@pytest.mark.parametrize("report", ["spend", "requests"])
+async def test_reports_are_planned_for_what_they_ask_and_the_connection_is_as_before(
+    postgres_url: str, report: str
+) -> None:
+    db = Database(postgres_url)
+    names = ("plan_cache_mode", "jit", "work_mem")
+    shown = [sa.func.current_setting(name) for name in names]
+    async with db.read() as session:
+        usual = (await session.execute(sa.select(*shown))).one()
+        await report_named(report).run(session, OPERATOR, ReportQuery())
+        assert (await session.execute(sa.select(*shown))).one() == ("force_custom_plan", "off", "64MB")
+    async with db.read() as session:
+        assert (await session.execute(sa.select(*shown))).one() == usual
+    await db.close()
 
 
 async def test_an_admin_sees_his_tenant_and_a_member_his_project(db: Database, write: Write) -> None:
