@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import InternalServerError, OpenAI
 
+from billing.limits.stages import LEASE_S
+from gateway.embedded_redis import EmbeddedRedis
 from tests.e2e.conftest import Weir
 
+MANY = 100
+PATIENT: dict[str, Any] = {"timeout": 250, "max_retries": 10}
 QUESTION: list[Any] = [{"role": "user", "content": "Tell me a very long story about the sea."}]
 
 
@@ -43,19 +50,27 @@ def test_killed_in_a_stream_the_ledger_opens_clean_and_nothing_is_in_it_twice(tm
         weir.stop()
 
 
-def test_sigterm_lets_twenty_streams_finish_and_sends_new_requests_elsewhere(tmp_path: Path) -> None:
-    weir = Weir(tmp_path, "--drain-timeout-s", "250")
+def _begin_many(pool: ThreadPoolExecutor, client: OpenAI, max_tokens: int) -> dict[str, Any]:
+    """Streams by their requests' ids, each after its first chunk; the SDK tries again what a busy host refuses."""
+
+    def begin(number: int) -> tuple[str, Any]:
+        stream = client.chat.completions.create(
+            model="smollm2", messages=[{"role": "user", "content": f"Count up from {number}."}], max_tokens=max_tokens,
+            stream=True, extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        next(stream)
+        return stream.response.headers["x-request-id"], stream
+
+    return dict(pool.map(begin, range(MANY)))
+
+
+@pytest.mark.timeout(600)
+def test_sigterm_lets_a_hundred_streams_finish_and_sends_new_requests_elsewhere(tmp_path: Path) -> None:
+    weir = Weir(tmp_path, "--drain-timeout-s", "250", "--max-num-seqs", str(MANY))
     weir.start()
-    with weir.client() as client:
-        # given twenty streams that have begun
-        streams = [
-            client.chat.completions.create(
-                model="smollm2", messages=[{"role": "user", "content": f"Count up from {number}."}], max_tokens=24,
-                stream=True, extra_body={"ignore_eos": True},
-            )
-            for number in range(20)
-        ]  # fmt: skip
-        ends = [[next(stream)] for stream in streams]
+    with weir.client() as client, weir.client(**PATIENT) as many, ThreadPoolExecutor(MANY) as pool:
+        # given a hundred streams that have begun
+        begun = _begin_many(pool, many, 24)
         # when the server is told to stop
         assert weir.process is not None
         weir.process.send_signal(signal.SIGTERM)
@@ -64,14 +79,46 @@ def test_sigterm_lets_twenty_streams_finish_and_sends_new_requests_elsewhere(tmp
         assert (refusal.status_code, refusal.code) == (503, "server_stopping")
         assert refusal.response.headers["connection"] == "close"
         # and each of them comes to its end
-        for chunks, stream in zip(ends, streams, strict=True):
-            chunks.extend(stream)
-    assert {chunks[-1].choices[0].finish_reason for chunks in ends} == {"length"}
+        ends = list(pool.map(lambda stream: list(stream)[-1], begun.values()))
+    assert {chunk.choices[0].finish_reason for chunk in ends} == {"length"}
     assert weir.stop() == 0
-    # and stands in the books
-    rows = weir.cli_json("ledger", "list")
-    assert [row["completion_tokens"] for row in rows] == [24] * 20
+    # and stands in the books, once
+    rows = weir.cli_json("ledger", "list", "--limit", "1000")
+    assert sorted(row["request_id"] for row in rows) == sorted(begun)
+    assert {row["completion_tokens"] for row in rows} == {24}
     assert weir.cli("reconcile", "--check").returncode == 0
+
+
+@pytest.mark.timeout(600)
+def test_a_hundred_streams_cut_off_by_sigkill_are_in_the_books_once_each_after_the_restart(tmp_path: Path) -> None:
+    # given a budget, in a Redis that outlives the gateway, and a hundred streams that have begun
+    valkey = EmbeddedRedis(tmp_path / "limits")
+    valkey.start()
+    weir = Weir(tmp_path, "--max-num-seqs", str(MANY), env={"WEIR_REDIS_URL": valkey.url})
+    weir.start()
+    try:
+        weir.cli("limits", "set", "budget_month", "--tenant", "demo", "--hard", "100")
+        with weir.client(**PATIENT) as many, ThreadPoolExecutor(MANY) as pool:
+            begun = _begin_many(pool, many, 400)
+            # when the gateway is killed
+            weir.stop(signal.SIGKILL)
+            for stream in begun.values():
+                stream.close()
+        # then the next one's reaper books each of them once its lease is over, for the tokens of its last heartbeat
+        weir.start()
+        deadline = time.monotonic() + 8 * LEASE_S
+        while len(rows := weir.cli_json("ledger", "list", "--limit", "1000")) < MANY:
+            assert time.monotonic() < deadline, f"{len(rows)} of {MANY} are booked"
+            threading.Event().wait(1.0)
+        assert sorted(row["request_id"] for row in rows) == sorted(begun)
+        assert {row["status"] for row in rows} == {"interrupted"}
+        for row in rows:  # nothing yet where the kill came before the first heartbeat
+            assert row["completion_tokens"] < 400
+            assert (row["prompt_tokens"] > 0) >= (row["completion_tokens"] > 0)
+        assert weir.cli("reconcile", "--check").returncode == 0
+    finally:
+        weir.stop()
+        valkey.stop()
 
 
 def _refused(client: OpenAI) -> InternalServerError:

@@ -13,7 +13,10 @@ from aiohttp.test_utils import TestServer
 
 
 class OpenAIStub:
-    """`statuses` are given to the first requests, 200 to all after; an answer streams `words`, then usage."""
+    """`statuses` are given to the first requests, 200 to all after; an answer streams `words`, then usage.
+
+    With `hang` it waits before its first byte, with `hang_before` before that word, until `released`.
+    """
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class OpenAIStub:
         self.answer_id = answer_id
         self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
         self.hang = False
+        self.hang_before: int | None = None
         self.released = asyncio.Event()
         self.gone = asyncio.Event()
 
@@ -58,6 +62,8 @@ class OpenAIStub:
             if number == self.break_after:
                 await response.write(b'data: {"error": {"message": "the stub broke", "type": "server_error"}}\n\n')
                 return response
+            if number == self.hang_before:
+                await self.released.wait()
             await self._frame(response, {"content": word, **({"role": "assistant"} if number == 0 else {})})
         await self._frame(response, {}, "stop")
         if self.usage is not None:

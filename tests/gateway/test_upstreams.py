@@ -260,6 +260,28 @@ async def test_leaving_closes_the_upstreams_connection(gateway: Gateway, add_ups
     assert (row.status, row.amount_nano_usd) == (EntryStatus.CLIENT_DISCONNECT, 0)
 
 
+async def test_leaving_once_an_upstream_has_read_the_prompt_costs_the_prompt_and_what_was_made(
+    gateway: Gateway, add_upstream: AddUpstream
+) -> None:
+    for made, words in ((0, ("", "never")), (1, ("", "o", "never"))):  # the first frame names the role alone
+        stub = OpenAIStub(words)
+        stub.hang_before = len(words) - 1
+        await add_upstream(gateway, f"far{made}", stub, f"big{made}")
+        content = f"how far is it, asked time {made}?"
+        body = {"model": f"big{made}", "messages": [{"role": "user", "content": content}], "stream": True}
+        async with RawExchange(gateway, "POST", "/v1/chat/completions", body) as raw:
+            await raw.start()
+            for _ in range(1 + made):
+                await raw.chunk()
+            raw.leave()
+            await raw.finished()
+
+        row = (await gateway.ledger())[-1]
+        assert row.status is EntryStatus.CLIENT_DISCONNECT
+        assert (row.input_tokens, row.output_tokens) == (len(content) + len("user\nassistant\n") + 4, made)
+        assert row.amount_nano_usd == row.input_tokens * 1000 + made * 2000
+
+
 async def test_the_cheapest_model_of_a_route_goes_first(gateway: Gateway, add_upstream: AddUpstream) -> None:
     await add_upstream(gateway, "far", OpenAIStub(usage=USAGE), "big", factor=10)
     await set_route(gateway, "auto", "far/big", "local/m", strategy="cheapest")
