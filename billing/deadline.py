@@ -11,10 +11,37 @@ from __future__ import annotations
 
 import asyncio
 import math
+from bisect import bisect_left
 from types import TracebackType
 from typing import Any, Self
 
 SLICES = 10
+
+
+class Waits:
+    """How many took how long: `counts` by upper bound in seconds, the last beyond all BOUNDS; `total_s` their sum."""
+
+    BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.11, 0.125, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(self.BOUNDS) + 1)
+        self.total_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One that took `seconds`."""
+        self.counts[bisect_left(self.BOUNDS, seconds)] += 1
+        self.total_s += seconds
+
+
+class GivenUp:
+    """What was waited for until its deadline, and no longer: `counted` by the loop's own turns, `by_clock` in all."""
+
+    def __init__(self) -> None:
+        self.counted = Waits()
+        self.by_clock = Waits()
+
+
+GIVEN_UP = GivenUp()  # of this process, for its metrics
 
 
 class LoopDeadline:
@@ -56,11 +83,12 @@ class LoopDeadline:
 class Watched:
     """A future with a deadline. `used_s` is what was counted of it."""
 
-    __slots__ = ("_slice_s", "future", "left", "slices")
+    __slots__ = ("_slice_s", "began_s", "future", "left", "slices")
 
     def __init__(self, future: asyncio.Future[Any], slices: int, slice_s: float) -> None:
         self.future = future
         self.left = self.slices = slices
+        self.began_s = future.get_loop().time()
         self._slice_s = slice_s
 
     @property
@@ -73,9 +101,10 @@ class SharedDeadlines:
     """The deadlines of many futures by one timer, which runs while there are any: a timer each would cost more than
     the work it guards. A future that is not done in its time gets TimeoutError."""
 
-    def __init__(self, slice_s: float) -> None:
-        """Args: slice_s, seconds, is how exact they are."""
+    def __init__(self, slice_s: float, given_up: GivenUp = GIVEN_UP) -> None:
+        """Args: slice_s, seconds, is how exact they are; given_up learns of futures that had no result in time."""
         self._slice_s = slice_s
+        self._given_up = given_up
         self._watched: list[Watched] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -89,6 +118,7 @@ class SharedDeadlines:
 
     def _tick(self) -> None:
         waiting = []
+        loop = asyncio.get_running_loop()
         for watched in self._watched:
             if watched.future.done():
                 continue
@@ -97,8 +127,9 @@ class SharedDeadlines:
                 waiting.append(watched)
             else:
                 watched.future.set_exception(TimeoutError())
+                self._given_up.counted.add(watched.used_s)
+                self._given_up.by_clock.add(loop.time() - watched.began_s)
         self._watched = waiting
-        loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._slice_s, self._tick) if waiting else None
 
     def close(self) -> None:

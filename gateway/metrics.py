@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from billing.deadline import GIVEN_UP, Waits
 from engine.types import EngineStats
 
 _LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -101,9 +103,37 @@ class Metrics:
         """Exports each engine's last reading, by its model's name, at every scrape."""
         self.registry.register(_EngineCollector(stats))
 
+    def watch_limits(self, degraded: Callable[[], int], outages: Callable[[], int]) -> None:
+        """Exports, at every scrape, requests admitted by local limits, and outages of the limits' Redis that ended."""
+        self.registry.register(_LimitsCollector(degraded, outages))
+
     def render(self) -> bytes:
         """The text exposition format."""
         return generate_latest(self.registry)
+
+
+class _LimitsCollector(Collector):
+    """How the limits fare without Redis, and how long anybody waited for it in vain: the deadline, as it was kept."""
+
+    def __init__(self, degraded: Callable[[], int], outages: Callable[[], int]) -> None:
+        self._degraded, self._outages = degraded, outages
+
+    def collect(self) -> Iterator[Metric]:
+        name = "gateway_degraded_requests"
+        yield CounterMetricFamily(name, "requests under local limits, Redis being away", self._degraded())
+        name = "gateway_redis_outages"
+        yield CounterMetricFamily(name, "times Redis was away and came back", self._outages())
+        text = "waits for Redis that ended at their deadline: as it counts, in the loop's turns, and by the clock"
+        family = HistogramMetricFamily("gateway_redis_given_up_seconds", text, labels=["by"])
+        for label, waits in (("deadline", GIVEN_UP.counted), ("clock", GIVEN_UP.by_clock)):
+            family.add_metric([label], _buckets(waits), waits.total_s)
+        yield family
+
+
+def _buckets(waits: Waits) -> list[tuple[str, float]]:
+    """Prometheus's: each holds all that are below it too."""
+    bounds = (*map(str, waits.BOUNDS), "+Inf")
+    return list(zip(bounds, map(float, accumulate(waits.counts)), strict=True))
 
 
 class _EngineCollector(Collector):

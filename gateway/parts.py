@@ -157,6 +157,8 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             further=[served.engine for served in further],
         )
         metrics.watch_engines(lambda: probe.last_stats)
+        limits = billing.admission
+        metrics.watch_limits(lambda: limits.num_degraded, lambda: limits.num_outages)
         watching = asyncio.create_task(probe.watch_engine(), name="engine-stats")
         stack.push_async_callback(_ended, watching)
         stack.push_async_callback(_ended, asyncio.create_task(route_config.watch(), name="route-config"))

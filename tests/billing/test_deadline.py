@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from billing.deadline import LoopDeadline, SharedDeadlines
+from billing.deadline import GivenUp, LoopDeadline, SharedDeadlines
 
 
 async def test_an_idle_loop_meets_the_deadline() -> None:
@@ -54,7 +54,8 @@ async def test_errors_inside_pass_through() -> None:
 
 async def test_many_futures_share_one_timer_and_each_has_its_own_end() -> None:
     loop = asyncio.get_running_loop()
-    deadlines = SharedDeadlines(0.01)
+    given_up = GivenUp()
+    deadlines = SharedDeadlines(0.01, given_up)
     late, done, patient = (loop.create_future() for _ in range(3))
     counted = deadlines.watch(late, 0.03)
     deadlines.watch(done, 0.03)
@@ -67,6 +68,12 @@ async def test_many_futures_share_one_timer_and_each_has_its_own_end() -> None:
     assert await done == "answer"
     assert not patient.done()
     deadlines.close()
+    # whoever waited in vain is counted: by the deadline it had, and by how long it took
+    bound = given_up.counted.BOUNDS.index(0.05)
+    assert given_up.counted.counts[bound] == sum(given_up.counted.counts) == 1
+    assert given_up.counted.total_s == pytest.approx(0.03)
+    assert sum(given_up.by_clock.counts) == 1
+    assert given_up.by_clock.total_s >= 0.029
 
 
 async def test_a_future_done_while_the_loop_was_busy_keeps_its_result() -> None:
