@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.model_source import resolve_model
 from engine.tokenizer import Tokenizer
 from engine.types import ModelInfo
-from gateway.prompts import TextModel
+from gateway.prompts import EstimatedText, TextModel
 from gateway.settings import NO_ENGINE, Settings
 from gateway.sockets import short_socket_path
 
@@ -84,9 +84,13 @@ async def counting_text_model(settings: Settings) -> TextModel:
     return await asyncio.to_thread(load)
 
 
-def for_counting(model: TextModel) -> TextModel:
-    """The same tokenizer for models served elsewhere, without the local model's context limit."""
-    return TextModel(_counting_info(Path(model.info.path)), model.tokenizer, model.template)
+def for_counting(model: TextModel, *, exact: bool) -> TextModel:
+    """The same tokenizer for models served elsewhere, without the local model's context limit.
+
+    Args: exact: it is those models' own (`--tokenizer`), so its chat template counts too. Else it is a guess, and the
+    words alone are counted: another model's template would add what the upstream's does not."""
+    info = _counting_info(Path(model.info.path))
+    return TextModel(info, model.tokenizer, model.template) if exact else EstimatedText(info, model.tokenizer)
 
 
 def _packaged(settings: Settings) -> Path:

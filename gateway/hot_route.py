@@ -6,6 +6,7 @@ one of them 1 %, a dependency resolved by name 2 %.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from litestar import Request
@@ -16,8 +17,20 @@ from litestar.handlers import HTTPRouteHandler
 from gateway.parts import Parts
 
 
+class _Headers(dict[str, str]):
+    """By names in lower case; of several of one name the first."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name.lower(), default)
+
+
 class LeanRequest(Request[Any, Any, Any]):
-    """Finds its length without a mapping of all headers."""
+    """Its headers in a plain mapping, and its length without one."""
+
+    @cached_property
+    def headers(self) -> Any:
+        lines = reversed(list(self.scope["headers"]))
+        return _Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in lines)
 
     @property
     def content_length(self) -> int | None:

@@ -117,7 +117,10 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             metrics=metrics,
             deadline_s=settings.redis_deadline_ms / 1000,
         )
-        texts = Texts(_named(settings, text_model, further), fallback=for_counting(text_model))
+        texts = Texts(
+            _named(settings, text_model, further),
+            fallback=for_counting(text_model, exact=bool(settings.engine.tokenizer)),
+        )
         stack.callback(texts.close)
         router = Router(RouteTable({}))
         session = aiohttp.ClientSession(

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from engine.chat_messages import TemplateTraits, normalise_messages
 from engine.chat_template import ChatTemplate
 from engine.errors import InvalidRequest as EngineInvalidRequest
 from engine.errors import ModelLoadError
@@ -118,6 +119,32 @@ class TextModel:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         except EngineInvalidRequest as exc:
             raise as_gateway_error(exc) from exc
+
+
+class EstimatedText(TextModel):
+    """Counts for a model whose tokenizer and template are not here: its prompts go out as messages, and what they take
+    is told by the upstream afterwards. Ids are of the words alone, with each message's role before them."""
+
+    def __init__(self, info: ModelInfo, tokenizer: Tokenizer) -> None:
+        super().__init__(info, tokenizer, None)
+
+    async def chat(self, messages: list[dict[str, Any]], *, tools: Any = None, **_: Any) -> Prompt:
+        """Raises: InvalidRequest for messages that are none."""
+
+        def encode() -> Prompt:
+            plain = normalise_messages(messages, TemplateTraits())
+            words = [f"{message['role']}\n{message['content']}\n\n" for message in plain]
+            words += [_words(message["tool_calls"]) for message in plain if message.get("tool_calls")]
+            if tools:
+                words.append(_words(tools))
+            return Prompt(self.tokenizer.encode("".join(words), add_bos=False))
+
+        size = sum(_size(message) for message in messages) + (len(_words(tools)) if tools else 0)
+        return await self._run(size, encode)
+
+
+def _words(document: Any) -> str:
+    return msgspec.json.encode(document).decode()
 
 
 def _size(message: dict[str, Any]) -> int:

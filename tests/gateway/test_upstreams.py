@@ -112,6 +112,8 @@ async def test_usage_that_does_not_come_is_counted_and_flagged(
     assert '"estimated_usage":true' in answer.text
     [row] = await gateway.ledger()
     assert row.output_tokens == len("far away")  # the test's tokenizer has one token a byte
+    # The words and who says them: the local model's own template is none of the upstream's.
+    assert row.input_tokens == len("user\nhi\n\n")
     assert row.note == "usage is estimated: the upstream sent none"
 
 
