@@ -280,7 +280,7 @@ async def test_leaving_once_an_upstream_has_read_the_prompt_costs_the_prompt_and
 
         row = (await gateway.ledger())[-1]
         assert row.status is EntryStatus.CLIENT_DISCONNECT
-        assert (row.input_tokens, row.output_tokens) == (len(content) + len("user\nassistant\n") + 4, made)
+        assert (row.input_tokens, row.output_tokens) == (len(content) + len("user\n\n\n"), made)
         assert row.amount_nano_usd == row.input_tokens * 1000 + made * 2000
 
 
