@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import csv
 import gc
 import json
 import os
 import pstats
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,9 +27,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import workloads  # noqa: E402
+from benchmarks import results_file, workloads  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "engine_throughput.csv"
+RESULTS = results_file.FOLDER / "engine_throughput.csv"
 COLUMNS = (
     "date", "commit", "gpu", "torch", "triton", "model", "dtype", "quantization", "workload", "seconds", "out_tok_s",
     "prompt_tok_s", "of_limit",
@@ -219,16 +216,6 @@ def cliff(core: Any) -> None:
         print(f"{count} requests of 8k to 12k: {tokens / seconds:.0f} tokens/s in all, {preempted} preemptions so far")
 
 
-def append_rows(rows: list[dict[str, Any]]) -> None:
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    new = not RESULTS.exists()
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
 def versions(args: argparse.Namespace) -> dict[str, str]:
     import torch
 
@@ -238,15 +225,9 @@ def versions(args: argparse.Namespace) -> dict[str, str]:
         triton_version = triton.__version__
     except ImportError:
         triton_version = "none"
-    commit = (
-        args.commit
-        or subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
-        ).stdout.strip()
-    )
     return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit,
+        **results_file.stamp(),
+        **({"commit": args.commit} if args.commit else {}),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "torch": torch.__version__,
         "triton": triton_version,
@@ -315,7 +296,7 @@ def main() -> None:
     for batch in args.profile:
         profile(core, batch)
     if not args.no_csv:
-        append_rows(rows)
+        results_file.append(RESULTS, COLUMNS, rows)
 
 
 if __name__ == "__main__":

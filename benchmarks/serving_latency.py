@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import csv
 import json
 import os
 import statistics
@@ -31,9 +30,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import engine_throughput, workloads  # noqa: E402
+from benchmarks import engine_throughput, results_file, workloads  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "serving_latency.csv"
+RESULTS = results_file.FOLDER / "serving_latency.csv"
 
 
 @dataclass
@@ -203,7 +202,7 @@ def main() -> None:
             for rate in args.rates:
                 requests = make_requests(args, rate)
                 rows.append(record(args, rate, "engine", f"{budget}:{chunk}", requests, run_engine(core, requests)))
-    append(rows)
+    results_file.append(RESULTS, list(rows[0]), rows)
 
 
 def make_requests(args: argparse.Namespace, rate: float) -> list[Request]:
@@ -218,16 +217,6 @@ def record(
         **engine_throughput.versions(args), "path": path, "rate_rps": rate, "long_every_s": args.long_every_s,
         "chunk_tokens": step, **row,
     }  # fmt: skip
-
-
-def append(rows: list[dict[str, Any]]) -> None:
-    new = not RESULTS.exists()
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    with RESULTS.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
 
 
 if __name__ == "__main__":
