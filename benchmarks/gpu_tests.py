@@ -26,8 +26,8 @@ COLUMNS = ("date", "commit", "source_sha256", "gpu", "torch", "triton", "passed"
 TESTS = ("tests/kernels", "tests/engine/test_gpu.py", "tests/engine/test_cuda_runner.py")
 # What the run vouches for: the kernels, and the runner with all that it runs on a GPU.
 SOURCES = (
-    "kernels/*.py", "engine/model_runner.py", "engine/cuda_*.py", "engine/decode_graphs.py", "engine/staging.py",
-    "engine/batch.py", "engine/attention.py", "engine/layers/few_rows.py",
+    "kernels/*.py", "engine/model_runner.py", "engine/cuda_*.py", "engine/*_graphs.py", "engine/shared_prefix.py",
+    "engine/staging.py", "engine/batch.py", "engine/attention.py", "engine/layers/few_rows.py",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import torch
 
 from kernels.cpu_decode import DecodePlan, cpu_decode, plan_decode
 from kernels.kv_write import kv_write
-from kernels.paged_attention import paged_attention
+from kernels.paged_attention import SharedPrefixes, paged_attention
 from kernels.rope_kv_write import rope_kv_write
 
 
@@ -95,7 +95,8 @@ class AttentionMetadata:
     cu_seqlens_q int32 [B+1]; seq_lens int32 [B], context with the new tokens; block_tables int32 [B, max_blocks] a
     group; slot_mapping int64 [T] a group, flat cache index `page * block_size + offset` of each token, -1 = padding.
     The ints are known to the host without a read-back: the first `num_decodes` sequences have one query token each.
-    batch_invariant: a sequence's result must not depend on its neighbours by one bit.
+    batch_invariant: a sequence's result must not depend on its neighbours by one bit. padded and shared: as
+    `paged_attention` has them.
     """
 
     cu_seqlens_q: torch.Tensor
@@ -106,6 +107,8 @@ class AttentionMetadata:
     max_query_len: int
     max_seq_len: int
     batch_invariant: bool = False
+    padded: bool = False
+    shared: SharedPrefixes | None = None
 
     @property
     def num_seqs(self) -> int:
@@ -193,6 +196,8 @@ class Attention:
             soft_cap=spec.soft_cap or 0.0,
             sinks=sinks,
             batch_invariant=meta.batch_invariant,
+            padded=meta.padded,
+            shared=meta.shared,
         )
 
     def _plan(self, group: int, spec: AttentionSpec) -> DecodePlan:

@@ -39,7 +39,9 @@ class CudaRequestState(RequestState):
                 self._put_pages(tables, group, sequence.row, 0, pages)
         num_tokens = sum(len(sequence.token_ids) for sequence in admitted)
         num_pages = sum(len(pages) for _, pages in tables)
-        self.staging.next_step(2 * (num_tokens + num_pages) + (1 + NUM_PARAMS) * len(admitted) + self._max_num_seqs * 8)
+        # Rows, positions and the like of a step's sequences, and the groups that share prefixes.
+        for_sequences = self._max_num_seqs * 8 + 64
+        self.staging.next_step(2 * (num_tokens + num_pages) + (1 + NUM_PARAMS) * len(admitted) + for_sequences)
         for table, (places, pages) in zip(self.block_tables, tables, strict=True):
             if places:
                 self._scatter(table.view(-1), places, pages)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from engine.chat_template import ChatTemplate
 from engine.config import EngineConfig
 from engine.core import EngineCore
@@ -61,8 +63,10 @@ class LLM:
 
     def __init__(self, model: str, **settings: Any) -> None:
         self.config = EngineConfig.from_mapping({"model": str(model), **settings})
-        from engine.startup import build_core
+        from engine.startup import OFFLINE_GPU_STEP_TOKENS, build_core, pick_device
 
+        if not self.config.max_num_batched_tokens and pick_device(self.config).type != "cpu":
+            self.config = msgspec.structs.replace(self.config, max_num_batched_tokens=OFFLINE_GPU_STEP_TOKENS)
         self._core: EngineCore = build_core(self.config)
         folder = Path(self.config.tokenizer or self._core.info.path)
         self._folder = folder

@@ -1,10 +1,12 @@
 """Decode half of `paged_attention`: one query token a sequence, KV read once for all query heads of its KV head.
 
 Splitting the keys over programs (flash-decoding) fills the card when sequences are few; a second kernel joins the
-parts. Softmax runs in base 2, with log2(e) folded into the scale.
+parts, whoever made them. Softmax runs in base 2, with log2(e) folded into the scale.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 
@@ -19,6 +21,7 @@ _NUM_WARPS = 2
 _NUM_STAGES = 3
 _MAX_SPLITS = 16
 INVARIANT_SPLITS = 8  # whatever the load, so that a sequence's sums have one order
+_FEW_ROWS_TO_JOIN = 2048
 
 
 @triton.jit
@@ -30,12 +33,13 @@ def _soft_capped(scores, soft_cap, LOG2E: tl.constexpr):
     return soft_cap * LOG2E * tanh
 
 
-@jit_for_varying("table_ptr", "seq_lens_ptr", "table_stride")
+@jit_for_varying("table_ptr", "seq_lens_ptr", "starts_ptr", "table_stride")
 def _decode_kernel(
     q_ptr,
     kv_ptr,
     table_ptr,
     seq_lens_ptr,
+    starts_ptr,
     sinks_ptr,
     out_ptr,
     partial_ptr,
@@ -58,6 +62,10 @@ def _decode_kernel(
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    FIRST_SLOT: tl.constexpr,
+    STARTS: tl.constexpr,
+    PADDED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     SINKS: tl.constexpr,
     WINDOWED: tl.constexpr,
@@ -65,15 +73,28 @@ def _decode_kernel(
     FLOAT32_DOT: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """Split i of NUM_SPLITS fills slot FIRST_SLOT + i of SLOTS. STARTS: keys before starts[seq], whole tiles, are
+    somebody else's. PADDED: a sequence of no keys writes nothing, as its row may be a chunk's."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     # Heads vary fastest: programs that run together read the neighbouring heads of the same pages.
     kv_head = tl.program_id(0)
     split = tl.program_id(1)
     seq = tl.program_id(2)
+    if PADDED:  # noqa: SIM102
+        # Lengths are set before the graph starts, so nothing is waited for; some must wait, lest the kernel end before
+        # its predecessor has.
+        if (seq > 0) & (tl.load(seq_lens_ptr + seq) == 0):
+            return
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     seq_len = tl.load(seq_lens_ptr + seq)
+    if PADDED:  # noqa: SIM102
+        if seq_len == 0:
+            return
     first_tile = 0
+    if STARTS:
+        first_tile = tl.load(starts_ptr + seq) // TILE
     if WINDOWED:
         first_tile = tl.maximum(seq_len - window, 0) // TILE
     last_tile = tl.cdiv(seq_len, TILE)
@@ -126,54 +147,135 @@ def _decode_kernel(
         best = new_best
 
     flat = seq.to(tl.int64) * NUM_HEADS + heads
-    if NUM_SPLITS == 1:
+    if SLOTS == 1:
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         tl.store(out_ptr + flat[:, None] * HEAD_DIM + dims[None, :], acc, mask=q_mask)
     else:
-        part = flat * NUM_SPLITS + split
-        tl.store(partial_ptr + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=q_mask)
+        part = flat * SLOTS + FIRST_SLOT + split
+        # What no key was counted in is not read, so it need not be written.
+        tl.store(partial_ptr + part[:, None] * HEAD_DIM + dims[None, :], acc, mask=q_mask & (total > 0.0)[:, None])
         tl.store(stats_ptr + part * 2, best, mask=rows < GROUP)
         tl.store(stats_ptr + part * 2 + 1, total, mask=rows < GROUP)
 
 
-@triton.jit
+@jit_for_varying("first_row", "num_rows", "num_tokens_ptr", "prefix_lens_ptr")
 def _join_kernel(
     partial_ptr,
     stats_ptr,
     out_ptr,
+    prefix_lens_ptr,
+    num_tokens_ptr,
+    first_row,
+    num_rows,
+    NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
-    NUM_SPLITS: tl.constexpr,
-    SPLITS_PAD: tl.constexpr,
+    SLOTS: tl.constexpr,
+    PREFIX_SLOTS: tl.constexpr,
+    PADDED: tl.constexpr,
+    ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """ROWS rows, each a head of a token. The first PREFIX_SLOTS count where the token has a shared prefix. PADDED: rows
+    of tokens from num_tokens on become zeros."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    flat = tl.program_id(0).to(tl.int64)
-    splits = tl.arange(0, SPLITS_PAD)
-    dims = tl.arange(0, HEAD_PAD)
-    live = splits < NUM_SPLITS
-    parts = flat * NUM_SPLITS + splits
-    bests = tl.load(stats_ptr + parts * 2, mask=live, other=float("-inf"))
-    totals = tl.load(stats_ptr + parts * 2 + 1, mask=live, other=0.0)
-    best = tl.max(bests, axis=0)
-    weights = tl.exp2(bests - tl.where(best == float("-inf"), 0.0, best))
-    total = tl.sum(totals * weights, axis=0)
-    mask = live[:, None] & (dims < HEAD_DIM)[None, :]
-    acc = tl.load(partial_ptr + parts[:, None] * HEAD_DIM + dims[None, :], mask=mask, other=0.0)
-    out = tl.sum(acc * weights[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
-    tl.store(out_ptr + flat * HEAD_DIM + dims, out, mask=dims < HEAD_DIM)
+    rows = first_row + tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < num_rows
+    alive = inside
+    if PADDED:
+        alive = alive & (rows // NUM_HEADS < tl.load(num_tokens_ptr))
+    has_prefix = alive
+    if PREFIX_SLOTS > 0:
+        has_prefix = alive & (tl.load(prefix_lens_ptr + rows // NUM_HEADS, mask=inside, other=0) > 0)
+    first_part = rows.to(tl.int64) * SLOTS
+    stats = stats_ptr + first_part * 2
+    best = tl.full([ROWS], float("-inf"), tl.float32)
+    for slot in tl.static_range(SLOTS):
+        live = has_prefix if slot < PREFIX_SLOTS else alive
+        live = live & (tl.load(stats + slot * 2 + 1, mask=live, other=0.0) > 0.0)
+        best = tl.maximum(best, tl.load(stats + slot * 2, mask=live, other=float("-inf")))
+    shift = tl.where(best == float("-inf"), 0.0, best)
+    dims = tl.arange(0, HEAD_PAD)[None, :]
+    sums = partial_ptr + (first_part * HEAD_DIM)[:, None] + dims
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, HEAD_PAD], tl.float32)
+    for slot in tl.static_range(SLOTS):
+        live = has_prefix if slot < PREFIX_SLOTS else alive
+        counted = tl.load(stats + slot * 2 + 1, mask=live, other=0.0)
+        live = live & (counted > 0.0)
+        weight = tl.exp2(tl.load(stats + slot * 2, mask=live, other=float("-inf")) - shift)
+        total += counted * weight
+        acc += tl.load(sums + slot * HEAD_DIM, mask=live[:, None] & (dims < HEAD_DIM), other=0.0) * weight[:, None]
+    out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    tl.store(out_ptr + (rows.to(tl.int64) * HEAD_DIM)[:, None] + dims, out, mask=inside[:, None] & (dims < HEAD_DIM))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Unfinished softmaxes over parts of the keys, a slot each.
+
+    sums float32 [rows * slots, head_dim], stats float32 [rows * slots, 2] of best score and total, for a row a head of
+    a token. A slot whose total is 0 has no sum.
+    """
+
+    sums: torch.Tensor
+    stats: torch.Tensor
+    slots: int
+
+    @staticmethod
+    def make(q: torch.Tensor, slots: int) -> Parts:
+        """For all heads of q [num_tokens, num_heads, head_dim]."""
+        num_parts = q.shape[0] * q.shape[1] * slots
+        sums = torch.empty((num_parts, q.shape[2]), dtype=torch.float32, device=q.device)
+        return Parts(sums, torch.empty((num_parts, 2), dtype=torch.float32, device=q.device), slots)
+
+
+def join_parts(
+    parts: Parts,
+    out: torch.Tensor,
+    *,
+    first_row: int = 0,
+    prefix_slots: int = 0,
+    prefix_lens: torch.Tensor | None = None,
+    num_tokens: torch.Tensor | None = None,
+) -> None:
+    """Fills out [num_tokens, num_heads, head_dim] (contiguous) from token `first_row` on.
+
+    prefix_lens int32 [num_tokens]: the first `prefix_slots` of a token hold something where its entry is not 0.
+    num_tokens int32 [1]: tokens from there on are padding and become zeros.
+    """
+    tokens, num_heads, head_dim = out.shape
+    rows_a_program, num_warps = (1, 2) if (tokens - first_row) * num_heads <= _FEW_ROWS_TO_JOIN else (8, 4)
+    _join_kernel[(triton.cdiv((tokens - first_row) * num_heads, rows_a_program),)](
+        parts.sums,
+        parts.stats,
+        out,
+        out if prefix_lens is None else prefix_lens,
+        out if num_tokens is None else num_tokens,
+        first_row * num_heads,
+        tokens * num_heads,
+        NUM_HEADS=num_heads,
+        HEAD_DIM=head_dim,
+        HEAD_PAD=max(16, triton.next_power_of_2(head_dim)),
+        SLOTS=parts.slots,
+        PREFIX_SLOTS=prefix_slots if prefix_lens is not None else 0,
+        PADDED=num_tokens is not None,
+        ROWS=rows_a_program,
+        num_warps=num_warps,
+        **dependent_launch(out),
+    )
 
 
 def choose_splits(num_seqs: int, num_kv_heads: int, max_seq_len: int, num_sms: int) -> int:
-    """Programs to split a sequence's keys over: enough for three a multiprocessor, never more than there are tiles.
+    """Programs to split a sequence's keys over: about three a multiprocessor, never more than there are tiles.
 
     At 64 sequences of 300 tokens and 8 KV heads (four programs a multiprocessor), one part takes 24 us where two and
-    their join take 31; at 16 of 16k, four take 248 us and two 351. Depends on the padded batch and on `max_seq_len` as
-    the caller bounds it, so a captured graph keeps its grid.
+    their join take 31; at 24 of 700, two take 25 us and one 35; at 16 of 16k, four take 248 us and two 351. Depends on
+    the padded batch and on `max_seq_len` as the caller bounds it, so a captured graph keeps its grid.
     """
-    wanted = max(1, 3 * num_sms // max(1, num_seqs * num_kv_heads))
+    wanted = max(1, round(3 * num_sms / max(1, num_seqs * num_kv_heads)))
     limit = min(_MAX_SPLITS, max(1, -(-max_seq_len // _TILE)))
     # A power of two either way: each number of parts is a kernel of its own to compile.
     return min(1 << (limit.bit_length() - 1), 1 << (wanted - 1).bit_length())
@@ -192,10 +294,16 @@ def paged_decode(
     soft_cap: float,
     sinks: torch.Tensor | None,
     num_splits: int = 0,
+    parts: Parts | None = None,
+    first_slot: int = 0,
+    starts: torch.Tensor | None = None,
+    padded: bool = False,
 ) -> None:
     """Fills out [B, num_heads, head_dim] (contiguous). Arguments are those of `paged_attention`, checked there.
 
-    num_splits 0 chooses by the load; a fixed number makes a sequence's result independent of the batch.
+    num_splits 0 chooses by the load; a fixed number makes a sequence's result independent of the batch. With `parts`
+    it fills their slots from `first_slot` on instead, one a split, and the caller joins them. starts int32 [B]: keys
+    before them, whole tiles of 64, are left out. padded: a sequence of length 0 writes nothing.
     """
     num_seqs, num_heads, head_dim = q.shape
     _, _, num_kv_heads, block_size, _ = kv_cache.shape
@@ -205,19 +313,19 @@ def paged_decode(
     splits = num_splits or choose_splits(num_seqs, num_kv_heads, max_seq_len, sms)
     group = num_heads // num_kv_heads
     head_pad = max(16, triton.next_power_of_2(head_dim))  # tl.dot's smallest side
-    partial = stats = out
-    if splits > 1:
-        partial = torch.empty((num_seqs * num_heads * splits, head_dim), dtype=torch.float32, device=q.device)
-        stats = torch.empty((num_seqs * num_heads * splits, 2), dtype=torch.float32, device=q.device)
+    own_parts = None
+    if parts is None and splits > 1:
+        parts = own_parts = Parts.make(q, splits)
     _decode_kernel[(num_kv_heads, splits, num_seqs)](
         q,
         kv_cache,
         block_table,
         seq_lens,
+        seq_lens if starts is None else starts,
         q if sinks is None else sinks,
         out,
-        partial,
-        stats,
+        out if parts is None else parts.sums,
+        out if parts is None else parts.stats,
         q.stride(0),
         q.stride(1),
         kv_cache.stride(0),
@@ -236,6 +344,10 @@ def paged_decode(
         PAGE=block_size,
         TILE=_TILE_OF_MANY if num_seqs * num_kv_heads >= _MANY_PROGRAMS else _TILE,
         NUM_SPLITS=splits,
+        SLOTS=1 if parts is None else parts.slots,
+        FIRST_SLOT=first_slot,
+        STARTS=starts is not None,
+        PADDED=padded,
         SOFT_CAP=soft_cap > 0,
         SINKS=sinks is not None,
         WINDOWED=window > 0,
@@ -245,15 +357,5 @@ def paged_decode(
         num_stages=2 if head_pad > 128 or q.element_size() > 2 else _NUM_STAGES,
         **dependent_launch(q),
     )
-    if splits > 1:
-        _join_kernel[(num_seqs * num_heads,)](
-            partial,
-            stats,
-            out,
-            HEAD_DIM=head_dim,
-            HEAD_PAD=head_pad,
-            NUM_SPLITS=splits,
-            SPLITS_PAD=triton.next_power_of_2(splits),
-            num_warps=2,
-            **dependent_launch(q),
-        )
+    if own_parts is not None:
+        join_parts(own_parts, out)

@@ -1,20 +1,27 @@
 """Prefill half of `paged_attention`: chunks of several sequences over their cached prefixes, causal, in one launch.
 
 The rows of a program are some query tokens times the query heads of one KV head, so that each key and value read from
-the pages serves the whole group. FlashAttention-2's loop (arXiv:2307.08691), base-2 softmax.
+the pages serves the whole group. FlashAttention-2's loop (arXiv:2307.08691), base-2 softmax. Short chunks over long
+contexts split the keys over programs, as decodes do. The same kernel attends decodes that share a prefix over it: they
+are then the queries of one sequence, and all see all of the keys.
 """
 
 from __future__ import annotations
 
 import torch
 
-from kernels._paged_decode import _LOG2E, _soft_capped
+from kernels._paged_decode import _LOG2E, Parts, _soft_capped, join_parts
 from kernels._triton import dependent_launch, dots_in_float32, jit_for_varying, num_multiprocessors, tl, triton
 
 # Rows, key tile, warps, stages for 16-bit heads of up to 128: where there is work for every multiprocessor, and where a
 # chunk is so short that programs of 256 rows would leave most of them idle while a few walk a long context.
 _TUNED = (256, 64, 8, 4)
 _TUNED_SHORT = (64, 64, 4, 3)
+# Two programs of 64 rows on a multiprocessor take as long as one (256 tokens over 16k: 366 us, 512 tokens: 392), so
+# that a short chunk's keys are split over programs, from so many tiles of keys a part on.
+CHUNK_SPLITS = 4
+_LEAST_TILES = 8
+_LONG_CONTEXT = 1024
 
 
 @triton.jit
@@ -108,7 +115,7 @@ def _attend_tiles(
     return acc, best, total
 
 
-@jit_for_varying("table_ptr", "cu_seqlens_ptr", "seq_lens_ptr", "base", "num_seqs", "table_stride")
+@jit_for_varying("table_ptr", "cu_seqlens_ptr", "seq_lens_ptr", "num_seqs", "table_stride")
 def _prefill_kernel(
     q_ptr,
     kv_ptr,
@@ -117,7 +124,8 @@ def _prefill_kernel(
     seq_lens_ptr,
     sinks_ptr,
     out_ptr,
-    base,
+    partial_ptr,
+    stats_ptr,
     num_seqs,
     q_token_stride,
     q_head_stride,
@@ -141,15 +149,22 @@ def _prefill_kernel(
     SINKS: tl.constexpr,
     WINDOWED: tl.constexpr,
     LOG2E: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    LEAST_TILES: tl.constexpr,
+    SHARED: tl.constexpr,
     FLOAT32_DOT: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """SHARED: sequence i is a group of decodes with one prefix of seq_lens[i] keys, whose pages are its first one's."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+    base = tl.load(cu_seqlens_ptr)
     # The last tiles of a sequence see the most keys: they start first, so that short ones fill the end.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
+    split = tl.program_id(2)
     seq = _sequence_of(cu_seqlens_ptr, tile, base, num_seqs, BLOCK_Q)
     first_token = tl.load(cu_seqlens_ptr + seq)
     num_queries = tl.load(cu_seqlens_ptr + seq + 1) - first_token
@@ -158,6 +173,7 @@ def _prefill_kernel(
         return
     seq_len = tl.load(seq_lens_ptr + seq)
     context = seq_len - num_queries
+    table_row = table_ptr + (first_token if SHARED else seq).to(tl.int64) * table_stride
 
     rows = tl.arange(0, BLOCK_Q * GROUP_PAD)
     tokens = q_start + rows // GROUP_PAD
@@ -172,34 +188,52 @@ def _prefill_kernel(
 
     best = tl.full([BLOCK_Q * GROUP_PAD], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_Q * GROUP_PAD], tl.float32)
-    if SINKS:
-        best = tl.load(sinks_ptr + heads, mask=live, other=0.0).to(tl.float32) * LOG2E
-        total += 1.0
+    if SINKS:  # a logit without a value: counted once, by the first split
+        sink = tl.load(sinks_ptr + heads, mask=live, other=0.0).to(tl.float32) * LOG2E
+        best = tl.where(split == 0, sink, best)
+        total += tl.where(split == 0, 1.0, 0.0)
     acc = tl.zeros([BLOCK_Q * GROUP_PAD, HEAD_PAD], tl.float32)
 
-    first_position = context + q_start
+    if SHARED:
+        first_position = seq_len - 1
+        end = seq_len
+        positions = rows * 0 + seq_len - 1
+    else:
+        first_position = context + q_start
+        end = tl.minimum(first_position + BLOCK_Q, seq_len)
+        positions = context + tokens
     begin = 0
     seen_by_all = (first_position + 1) // TILE * TILE
     if WINDOWED:
         begin = tl.maximum(first_position + 1 - window, 0) // TILE * TILE
         seen_by_all = begin
-    end = tl.minimum(first_position + BLOCK_Q, seq_len)
-    table_row = table_ptr + seq.to(tl.int64) * table_stride
+    if NUM_SPLITS > 1:
+        per_split = tl.maximum(tl.cdiv(tl.cdiv(end - begin, TILE), NUM_SPLITS), LEAST_TILES) * TILE
+        begin += split * per_split
+        end = tl.minimum(begin + per_split, end)
     head_base = kv_ptr + kv_head.to(tl.int64) * head_stride
-    positions = context + tokens
     if not WINDOWED:
         acc, best, total = _attend_tiles(
-            acc, best, total, q, head_base, table_row, positions, begin, seen_by_all, seq_len, page_stride, side_stride,
-            slot_stride, scale_log2, soft_cap, window, HEAD_DIM, HEAD_PAD, PAGE, TILE, False, SOFT_CAP, WINDOWED, LOG2E,
+            acc, best, total, q, head_base, table_row, positions, begin, tl.minimum(seen_by_all, end), seq_len,
+            page_stride, side_stride, slot_stride, scale_log2, soft_cap, window, HEAD_DIM, HEAD_PAD, PAGE, TILE, False,
+            SOFT_CAP, WINDOWED, LOG2E,
         )  # fmt: skip
     acc, best, total = _attend_tiles(
-        acc, best, total, q, head_base, table_row, positions, seen_by_all, end, seq_len, page_stride, side_stride,
-        slot_stride, scale_log2, soft_cap, window, HEAD_DIM, HEAD_PAD, PAGE, TILE, True, SOFT_CAP, WINDOWED, LOG2E,
+        acc, best, total, q, head_base, table_row, positions, tl.maximum(seen_by_all, begin), end, seq_len, page_stride,
+        side_stride, slot_stride, scale_log2, soft_cap, window, HEAD_DIM, HEAD_PAD, PAGE, TILE, True, SOFT_CAP,
+        WINDOWED, LOG2E,
     )  # fmt: skip
 
-    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
-    out_rows = (q_rows * NUM_HEADS + heads) * HEAD_DIM
-    tl.store(out_ptr + out_rows[:, None] + dims[None, :], acc, mask=q_mask)
+    flat = q_rows * NUM_HEADS + heads
+    if SLOTS == 1:
+        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        tl.store(out_ptr + (flat * HEAD_DIM)[:, None] + dims[None, :], acc, mask=q_mask)
+    else:
+        part = flat * SLOTS + split
+        # What no key was counted in is not read, so it need not be written.
+        tl.store(partial_ptr + (part * HEAD_DIM)[:, None] + dims[None, :], acc, mask=q_mask & (total > 0.0)[:, None])
+        tl.store(stats_ptr + part * 2, best, mask=live)
+        tl.store(stats_ptr + part * 2 + 1, total, mask=live)
 
 
 def _shape_for(head_pad: int, group_pad: int, element_size: int, *, short: bool) -> tuple[int, int, int, int]:
@@ -221,14 +255,18 @@ def paged_prefill(
     out: torch.Tensor,
     *,
     first_token: int,
+    max_seq_len: int,
     scale: float,
     window: int,
     soft_cap: float,
     sinks: torch.Tensor | None,
+    parts: Parts | None = None,
+    shared: bool = False,
 ) -> None:
     """Fills out's rows from `first_token` on; arguments are `paged_attention`'s, of the prefilling sequences alone.
 
-    cu_seqlens_q [S+1] counts from the batch's first token, so cu_seqlens_q[0] == first_token.
+    cu_seqlens_q [S+1] counts from the batch's first token, so cu_seqlens_q[0] is `first_token` or, in a padded batch,
+    more. With `parts` it fills those in place of `out`, whose rows are joined by the caller. shared: see the kernel.
     """
     num_tokens, num_heads, head_dim = q.shape
     _, _, num_kv_heads, block_size, _ = kv_cache.shape
@@ -239,12 +277,16 @@ def paged_prefill(
     group_pad = triton.next_power_of_2(group)
     head_pad = max(16, triton.next_power_of_2(head_dim))  # tl.dot's smallest side
     programs = (num_tokens - first_token) * group_pad * num_kv_heads // _TUNED[0]
-    short = programs < num_multiprocessors(q.device.index or 0)
+    short = parts is not None or programs < num_multiprocessors(q.device.index or 0)
     block_q, tile, num_warps, num_stages = _shape_for(head_pad, group_pad, q.element_size(), short=short)
     while block_q * group_pad < 16:  # tl.dot's smallest side
         block_q *= 2
     num_tiles = (num_tokens - first_token) // block_q + num_seqs
-    _prefill_kernel[(num_tiles, num_kv_heads)](
+    own_parts = None
+    if parts is None and short and max_seq_len > _LONG_CONTEXT:
+        parts = own_parts = Parts.make(q, CHUNK_SPLITS)
+    splits = 1 if parts is None else min(parts.slots, CHUNK_SPLITS)
+    _prefill_kernel[(num_tiles, num_kv_heads, splits)](
         q,
         kv_cache,
         block_table,
@@ -252,7 +294,8 @@ def paged_prefill(
         seq_lens,
         q if sinks is None else sinks,
         out,
-        first_token,
+        out if parts is None else parts.sums,
+        out if parts is None else parts.stats,
         num_seqs,
         q.stride(0),
         q.stride(1),
@@ -276,8 +319,14 @@ def paged_prefill(
         SINKS=sinks is not None,
         WINDOWED=window > 0,
         LOG2E=_LOG2E,
+        NUM_SPLITS=splits,
+        SLOTS=1 if parts is None else parts.slots,
+        LEAST_TILES=_LEAST_TILES,
+        SHARED=shared,
         FLOAT32_DOT=dots_in_float32(),
         num_warps=num_warps,
         num_stages=num_stages,
         **dependent_launch(q),
     )
+    if own_parts is not None:
+        join_parts(own_parts, out, first_row=first_token)

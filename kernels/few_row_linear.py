@@ -47,6 +47,7 @@ class Epilogue:
     gate: str | None = None  # None, "silu" or "gelu": the weight's first half is gate, its second up
     residual: torch.Tensor | None = None
     scales: torch.Tensor | None = None  # float32 (weight rows,), of a float8 weight: out = scales * (x @ weight.T)
+    row_scales: torch.Tensor | None = None  # float32 (num_rows, 1), of a float8 x
 
 
 PLAIN = Epilogue()
@@ -55,6 +56,8 @@ PLAIN = Epilogue()
 def few_row_linear_ref(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue = PLAIN) -> torch.Tensor:
     if extra.norm_weight is not None:
         x = rms_norm_ref(x, extra.norm_weight, extra.norm_eps, unit_offset=extra.unit_offset)
+    if extra.row_scales is not None:
+        x = x.to(torch.float32) * extra.row_scales
     if extra.scales is not None:
         weight = (weight.to(torch.float32) * extra.scales[:, None]).to(x.dtype)
     out = F.linear(x, weight, extra.bias)
@@ -177,6 +180,7 @@ def _few_row_kernel(
     weight_ptr,
     norm_ptr,
     scales_ptr,
+    row_scales_ptr,
     bias_ptr,
     residual_ptr,
     out_ptr,
@@ -197,6 +201,7 @@ def _few_row_kernel(
     NORM: tl.constexpr,
     UNIT_OFFSET: tl.constexpr,
     SCALED: tl.constexpr,
+    ROW_SCALED: tl.constexpr,
     BIAS: tl.constexpr,
     GATE: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -272,6 +277,10 @@ def _few_row_kernel(
         inverse = tl.rsqrt(totals / depth + eps)[None, :]
         acc = acc * inverse
         up = up * inverse
+    if ROW_SCALED:
+        row_scales = tl.load(row_scales_ptr + rows, mask=rows < num_rows, other=0.0)[None, :]
+        acc *= row_scales
+        up *= row_scales
     if SCALED:
         acc *= tl.load(scales_ptr + cols, mask=live, other=0.0)[:, None]
         if GATE > 0:
@@ -309,6 +318,12 @@ def choose_shape(rows: int, out_width: int, depth: int, gated: bool, element_siz
     """The shapes that read weights fastest on an H200 (benchmarks/kernels/few_row_linear.py)."""
     if element_size > 2:
         return Shape(64, 32, 1, 4, 2)
+    if element_size == 1:
+        if gated:
+            return Shape(64, 256, 1, 4, 4) if rows <= 16 else Shape(64, 128, 1, 4, 5)
+        if depth > 8192:
+            return Shape(64, 256, 4, 4, 4) if rows <= 16 else Shape(64, 256, 2, 4, 5)
+        return Shape(64, 256, 1, 4, 5)
     if out_width > 32768 and not gated:
         return Shape(128, 128, 1, 8, 4)
     split = 2 if not gated and out_width <= 64 * 64 and depth >= 2048 else 1
@@ -329,12 +344,8 @@ class OneRowShape:
     programs_per_sm: int
 
 
-def choose_one_row_shape(out_width: int, depth: int, gated: bool, weight_size: int = 2) -> OneRowShape:
-    """The fastest of 114 on an H200, found in a whole step's chain of launches; of 14 for float8 weights."""
-    if weight_size == 1:
-        if depth > 8192:
-            return OneRowShape(2, 2048, 4, 8)
-        return OneRowShape(2, 4096, 4, 8) if out_width <= 4096 else OneRowShape(4, 1024, 4, 8)
+def choose_one_row_shape(out_width: int, depth: int, gated: bool) -> OneRowShape:
+    """The fastest of 114 on an H200, found in a whole step's chain of launches."""
     if gated:
         return OneRowShape(4, 2048, 4, 4)
     if out_width > 32768:
@@ -349,7 +360,7 @@ def _one_row(
 ) -> None:
     depth = x.shape[1]
     width = out.shape[1]
-    shape = shape or choose_one_row_shape(width, depth, extra.gate is not None, weight.element_size())
+    shape = shape or choose_one_row_shape(width, depth, extra.gate is not None)
     block_k = min(shape.block_k, triton.next_power_of_2(depth))
     programs = num_multiprocessors(x.device.index or 0) * shape.programs_per_sm
     _one_row_kernel[(min(triton.cdiv(width, shape.block_n), programs),)](
@@ -402,6 +413,7 @@ def _few_rows(
         weight,
         x if extra.norm_weight is None else extra.norm_weight,
         x if extra.scales is None else extra.scales,
+        x if extra.row_scales is None else extra.row_scales,
         x if extra.bias is None else extra.bias,
         x if extra.residual is None else extra.residual,
         out,
@@ -419,6 +431,7 @@ def _few_rows(
         BLOCK_K=shape.block_k,
         SPLIT_K=shape.split_k,
         EVEN_K=depth % (shape.block_k * shape.split_k) == 0,
+        ROW_SCALED=extra.row_scales is not None,
         FLOAT32_DOT=dots_in_float32(),
         num_warps=shape.num_warps,
         num_stages=shape.num_stages,
@@ -436,25 +449,32 @@ def _check(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue) -> int:
         raise ValueError(f"few_row_linear: scales go with a float8 weight and with no other, got {weight.dtype}")
     if extra.residual is not None and extra.residual.shape != (x.shape[0], width):
         raise ValueError(f"few_row_linear: residual {tuple(extra.residual.shape)}, output ({x.shape[0]}, {width})")
+    if (x.dtype == torch.float8_e4m3fn) != (extra.row_scales is not None) or (extra.row_scales is not None and (
+        extra.scales is None or extra.norm_weight is not None
+    )):  # fmt: skip
+        raise ValueError("few_row_linear: row scales go with float8 rows, a float8 weight and no norm")
     return width
 
 
-def few_row_linear(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue = PLAIN) -> torch.Tensor:
+def few_row_linear(
+    x: torch.Tensor, weight: torch.Tensor, extra: Epilogue = PLAIN, *, out_dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """residual + gate(rms_norm(x) @ weight.T + bias), of which each part but the product is optional.
 
     Args: x (num_rows, depth), num_rows up to MAX_ROWS (MAX_GATED_ROWS) on a GPU; weight (width, depth), in x's dtype or
-    float8_e4m3fn with scales; last strides 1.
-    Returns: (num_rows, width), or half that width with a gate, in x's dtype.
+    float8_e4m3fn with scales; last strides 1. x may be float8_e4m3fn with row scales, before a float8 weight.
+    Returns: (num_rows, width), or half that width with a gate, in `out_dtype` or x's dtype.
     Raises: ValueError on other shapes, or more rows than that.
     """
     width = _check(x, weight, extra)
     if not uses_triton(x):
-        return few_row_linear_ref(x, weight, extra)
+        product = few_row_linear_ref(x, weight, extra)
+        return product if out_dtype is None else product.to(out_dtype)
     most = MAX_ROWS if extra.gate is None else MAX_GATED_ROWS
     if x.shape[0] > most:
         raise ValueError(f"few_row_linear: {x.shape[0]} rows; the limit is {most}")
-    out = torch.empty((x.shape[0], width), dtype=x.dtype, device=x.device)
-    if x.shape[0] == 1:
+    out = torch.empty((x.shape[0], width), dtype=out_dtype or x.dtype, device=x.device)
+    if x.shape[0] == 1 and extra.row_scales is None:
         _one_row(x, weight, extra, out)
     elif x.shape[0]:
         if extra.norm_weight is not None and x.shape[0] > _FUSED_NORM_ROWS:
@@ -465,18 +485,18 @@ def few_row_linear(x: torch.Tensor, weight: torch.Tensor, extra: Epilogue = PLAI
 
 
 def takes_few_rows(x: torch.Tensor, weight: torch.Tensor, *, gated: bool = False) -> bool:
-    """Whether `few_row_linear` is the faster way for this product: few rows of 16 bits on a GPU.
+    """Whether `few_row_linear` is the faster way for this product: few rows and a weight of 16 bits on a GPU.
 
-    A float8 weight streams for one row; widening it in registers for the tensor cores takes longer than their own
-    product of float8 rows (16 rows of Llama-3-8B's down projection: 30 us at best, its bytes take 14).
+    A float8 weight widened in registers, for one row by multiply-and-add too, takes as long as a bf16 one: its rows
+    are made float8 first (`Fp8Weight`).
     """
     most = MAX_GATED_ROWS if gated else MAX_ROWS
     return (
         uses_triton(x)
         and x.dim() == 2
-        and 0 < x.shape[0] <= (1 if weight.element_size() == 1 else most)
+        and 0 < x.shape[0] <= most
         and x.element_size() == 2
-        and weight.dtype in (x.dtype, torch.float8_e4m3fn)
+        and weight.dtype == x.dtype
         and x.stride(1) == 1
     )
 

@@ -6,12 +6,32 @@ cached prefixes (varlen, causal), with grouped-query heads, sliding window, soft
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
-from kernels._paged_decode import INVARIANT_SPLITS, paged_decode
-from kernels._paged_prefill import paged_prefill
-from kernels._triton import uses_triton
+from kernels._paged_decode import INVARIANT_SPLITS, Parts, choose_splits, join_parts, paged_decode
+from kernels._paged_prefill import CHUNK_SPLITS, paged_prefill
+from kernels._triton import num_multiprocessors, uses_triton
+
+# A shared prefix ends at a multiple of this: whole tiles of keys, for every size of tile that decodes take.
+PREFIX_TILE = 64
+
+
+@dataclass(frozen=True)
+class SharedPrefixes:
+    """Decodes whose contexts begin alike, in the same pages: those are read once for all of a group.
+
+    groups int32 [G + 1]: group i is the decodes groups[i] to groups[i + 1] of the batch; groups without any have equal
+    bounds. lens int32 [G]: keys a group shares, a multiple of PREFIX_TILE below each context. starts int32 [B]: the
+    same by decode, 0 for one without a group.
+    """
+
+    groups: torch.Tensor
+    lens: torch.Tensor
+    starts: torch.Tensor
 
 
 def _dequantised(pages: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -176,6 +196,29 @@ def paged_attention_ref(
     return out
 
 
+def _unpadded_ref(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    seq_lens: torch.Tensor,
+    *,
+    num_decodes: int,
+    **options: Any,
+) -> torch.Tensor:
+    """The reference of a padded batch: what is padding is left out, and is zeros in the result."""
+    decodes = int((seq_lens[:num_decodes] > 0).sum())
+    bounds = cu_seqlens_q[num_decodes:].tolist()
+    chunks = [i for i in range(len(bounds) - 1) if bounds[i + 1] > bounds[i]]
+    rows = [*range(decodes), *(num_decodes + i for i in chunks)]
+    cu_seqlens = torch.tensor([*range(decodes), *(bounds[i] for i in chunks), bounds[-1]], dtype=torch.int32)
+    out = torch.zeros_like(q)
+    out[: bounds[-1]] = paged_attention_ref(
+        q[: bounds[-1]], kv_cache, block_table[rows], cu_seqlens, seq_lens[rows], num_decodes=decodes, **options
+    )
+    return out
+
+
 def paged_attention(
     q: torch.Tensor,
     kv_cache: torch.Tensor,
@@ -191,6 +234,8 @@ def paged_attention(
     soft_cap: float = 0.0,
     sinks: torch.Tensor | None = None,
     batch_invariant: bool = False,
+    padded: bool = False,
+    shared: SharedPrefixes | None = None,
 ) -> torch.Tensor:
     """Causal attention of T query tokens of B sequences over their pages.
 
@@ -198,6 +243,9 @@ def paged_attention(
     strides with the last 1; block_table int32 [B, max_blocks]; cu_seqlens_q int32 [B+1]; seq_lens int32 [B], context
     including the new tokens; num_decodes: the first sequences, with one query token each; window 0 = full; soft_cap
     0 = none; sinks [num_heads]; batch_invariant: a decode's result does not depend on its neighbours by one bit.
+    padded: of the first `num_decodes` sequences those with contexts are the decodes, the chunks' tokens start at
+    cu_seqlens_q[num_decodes] and may be none, and tokens from cu_seqlens_q[-1] on are padding, whose rows become zeros.
+    shared: decodes alone, without a window: what they share is read once.
     Slots beyond a sequence's length must hold finite numbers.
     Returns: [T, num_heads, head_dim], new. Raises: ValueError on other shapes.
     """
@@ -208,8 +256,10 @@ def paged_attention(
             f"paged_attention: cu_seqlens_q {tuple(cu_seqlens_q.shape)} and block_table {tuple(block_table.shape)} "
             f"do not fit {seq_lens.shape[0]} sequences"
         )
+    if shared is not None and (padded or window or num_decodes != seq_lens.shape[0]):
+        raise ValueError(f"paged_attention: shared prefixes in a batch with chunks, padding or a window of {window}")
     if not uses_triton(q):
-        return paged_attention_ref(
+        return (_unpadded_ref if padded else paged_attention_ref)(
             q,
             kv_cache,
             block_table,
@@ -225,18 +275,29 @@ def paged_attention(
             batch_invariant=batch_invariant,
         )
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    common: dict[str, Any] = {
+        "max_seq_len": max_seq_len, "scale": scale, "window": window, "soft_cap": soft_cap, "sinks": sinks,
+    }  # fmt: skip
+    decode_options: dict[str, Any]
+    prefill_options: dict[str, Any]
+    if shared is not None:
+        _attend_shared(q, kv_cache, block_table, seq_lens, out, shared, common)
+        return out
+    if padded:
+        parts = Parts.make(q, CHUNK_SPLITS)
+        decode_options = {"num_splits": CHUNK_SPLITS, "parts": parts, "padded": True}
+        prefill_options = {"first_token": 0, "parts": parts}
+    else:
+        decode_options = {"num_splits": INVARIANT_SPLITS if batch_invariant else 0}
+        prefill_options = {"first_token": num_decodes}
     paged_decode(
         q[:num_decodes],
         kv_cache,
         block_table[:num_decodes],
         seq_lens[:num_decodes],
         out[:num_decodes],
-        max_seq_len=max_seq_len,
-        scale=scale,
-        window=window,
-        soft_cap=soft_cap,
-        sinks=sinks,
-        num_splits=INVARIANT_SPLITS if batch_invariant else 0,
+        **common,
+        **decode_options,
     )
     paged_prefill(
         q,
@@ -245,10 +306,49 @@ def paged_attention(
         cu_seqlens_q[num_decodes:],
         seq_lens[num_decodes:],
         out,
-        first_token=num_decodes,
-        scale=scale,
-        window=window,
-        soft_cap=soft_cap,
-        sinks=sinks,
+        **common,
+        **prefill_options,
     )
+    if padded:
+        join_parts(parts, out, num_tokens=cu_seqlens_q[-1:])
     return out
+
+
+def _attend_shared(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    out: torch.Tensor,
+    shared: SharedPrefixes,
+    common: dict[str, Any],
+) -> None:
+    """Each group over its prefix, as the queries of one sequence; each decode over its own keys; then both joined."""
+    sms = num_multiprocessors(q.device.index or 0)
+    splits = choose_splits(q.shape[0], kv_cache.shape[2], common["max_seq_len"], sms)
+    parts = Parts.make(q, CHUNK_SPLITS + splits)
+    paged_prefill(
+        q,
+        kv_cache,
+        block_table,
+        shared.groups,
+        shared.lens,
+        out,
+        first_token=0,
+        parts=parts,
+        shared=True,
+        **{**common, "sinks": None},  # counted once, among each decode's own keys
+    )
+    paged_decode(
+        q,
+        kv_cache,
+        block_table,
+        seq_lens,
+        out,
+        num_splits=splits,
+        parts=parts,
+        first_slot=CHUNK_SPLITS,
+        starts=shared.starts,
+        **common,
+    )
+    join_parts(parts, out, prefix_slots=CHUNK_SPLITS, prefix_lens=shared.starts)

@@ -1,6 +1,7 @@
 """RMSNorm: y = x / sqrt(mean(x**2) + eps) * weight over the hidden dimension (arXiv:1910.07467).
 
-`add_rms_norm` first adds x to the residual stream: one pass over memory in place of two.
+`add_rms_norm` first adds x to the residual stream: one pass over memory in place of two. `rms_norm_fp8` does both, or
+the norm alone, and leaves float8 rows with their scales for a product whose weight is in float8.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from kernels._triton import dependent_launch, tl, triton, uses_triton
+from kernels.fp8_quantize import fp8_quantize_ref
+from kernels.kv_write import FP8_MAX
 
 MAX_HIDDEN = 65536  # one program holds a row in registers
 
@@ -48,15 +51,18 @@ def _rms_norm_kernel(
     weight_ptr,
     out_ptr,
     total_ptr,
+    scales_ptr,
     x_row_stride,
     residual_row_stride,
     hidden,
     eps,
     ADD: tl.constexpr,
     UNIT_OFFSET: tl.constexpr,
+    FP8_LIMIT: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """FP8_LIMIT > 0: out is float8 and each row's scale goes to `scales_ptr`."""
     row = tl.program_id(0).to(tl.int64)  # row * stride passes 2**31 beyond 524k tokens x 4096
     cols = tl.arange(0, BLOCK)
     mask = cols < hidden
@@ -75,7 +81,12 @@ def _rms_norm_kernel(
         y = x * scale * (1.0 + weight)
     else:
         # Llama rounds before the multiply; back to float32, as Triton's interpreter has no bf16 arithmetic.
-        y = (x * scale).to(out_ptr.dtype.element_ty).to(tl.float32) * weight
+        y = (x * scale).to(x_ptr.dtype.element_ty).to(tl.float32) * weight
+    if FP8_LIMIT > 0:
+        y = y.to(x_ptr.dtype.element_ty).to(tl.float32)  # the values that the norm alone would have left
+        row_scale = tl.maximum(tl.max(tl.abs(y), axis=0), 1e-12) / FP8_LIMIT
+        tl.store(scales_ptr + row, row_scale)
+        y = tl.clamp(y / row_scale, -FP8_LIMIT, FP8_LIMIT).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * hidden + cols, y, mask=mask)
 
 
@@ -97,12 +108,18 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def _launch(
-    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, unit_offset: bool
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    unit_offset: bool,
+    scales: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """(normed, total); with `scales` to fill, normed is float8."""
     rows = _rows(x)
     res = rows if residual is None else _rows(residual)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    total = out if residual is None else torch.empty_like(out)
+    out = torch.empty(x.shape, dtype=x.dtype if scales is None else torch.float8_e4m3fn, device=x.device)
+    total = rows if residual is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
     num_rows, hidden = rows.shape
     if num_rows == 0:
         return out, total
@@ -113,12 +130,14 @@ def _launch(
         weight,
         out,
         total,
+        out if scales is None else scales,
         rows.stride(0),
         res.stride(0),
         hidden,
         eps,
         ADD=residual is not None,
         UNIT_OFFSET=unit_offset,
+        FP8_LIMIT=0.0 if scales is None else FP8_MAX,
         BLOCK=block,
         num_warps=min(16, max(1, block // 512)),
         **dependent_launch(x),
@@ -155,3 +174,27 @@ def add_rms_norm(
             return _rms_norm_cpu(total, weight, eps), total
         return add_rms_norm_ref(x, residual, weight, eps, unit_offset=unit_offset)
     return _launch(x, residual, weight, eps, unit_offset)
+
+
+def rms_norm_fp8(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    *,
+    unit_offset: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(rows float8_e4m3fn, scales float32 (num_rows, 1), total): the norm of x + residual, or of x, as `fp8_quantize`
+    would make it float8; total is that sum, or x.
+
+    Args: x, residual (num_rows, hidden); the rest as `rms_norm`. Raises: ValueError on other shapes.
+    """
+    _check(x, weight, residual)
+    if x.dim() != 2:
+        raise ValueError(f"rms_norm_fp8: x has shape {tuple(x.shape)}; it must be (num_rows, hidden)")
+    if not uses_triton(x):
+        total = x if residual is None else x + residual
+        return (*fp8_quantize_ref(rms_norm_ref(total, weight, eps, unit_offset=unit_offset)), total)
+    scales = torch.empty((x.shape[0], 1), dtype=torch.float32, device=x.device)
+    rows, total = _launch(x, residual, weight, eps, unit_offset, scales)
+    return rows, scales, total

@@ -31,6 +31,7 @@ def randn(*shape: int, scale: float = 1.0) -> torch.Tensor:
 def seconds_per_call(call: Callable[[int], object], calls: int = 8, repeats: int = 5) -> float:
     """Median over `repeats` of a graph of call(0), ..., call(calls - 1); rotate inputs by the index, past the L2."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # the inputs may still be on their way
     times = []
     with torch.cuda.stream(stream):
         call(0)

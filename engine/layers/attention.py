@@ -9,7 +9,7 @@ from torch import nn
 
 from engine.attention import Attention
 from engine.layers.layer import Layer
-from engine.layers.linear import Linear, MergedLinear
+from engine.layers.linear import Float8Rows, Linear, MergedLinear
 from engine.layers.norm import RMSNorm
 from engine.layers.rotary import rotate
 from engine.model_config import ModelConfig
@@ -45,7 +45,7 @@ class SelfAttention(Layer):
             self.k_norm = RMSNorm(config.head_dim, config.norm_eps, unit_offset=unit_offset_norm)
         self.sinks = nn.Parameter(torch.empty(config.num_heads), requires_grad=False) if sinks else None
 
-    def forward(self, x: torch.Tensor, cos_sin: CosSin, attention: Attention) -> torch.Tensor:
+    def forward(self, x: torch.Tensor | Float8Rows, cos_sin: CosSin, attention: Attention) -> torch.Tensor:
         """Args: x (num_tokens, hidden), cos_sin the step's `RopeTable` rows. Returns: (num_tokens, hidden)."""
         num_tokens = x.shape[0]
         out = self.attend(self.qkv_proj(x), cos_sin, attention)

@@ -8,6 +8,7 @@ or quantized.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -16,12 +17,27 @@ from engine.layers.layer import Layer
 from kernels.few_row_linear import linear
 
 
+class Float8Rows(NamedTuple):
+    """Rows of activations, rows float8_e4m3fn (num_tokens, width) * scales float32 (num_tokens, 1)."""
+
+    rows: torch.Tensor
+    scales: torch.Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.rows.shape
+
+
 class WeightForm(Layer):
     """A weight (out, in) held in another form; calling it multiplies."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Args: x (num_tokens, in). Returns: x W^T (num_tokens, out), in x's dtype."""
         raise NotImplementedError
+
+    def takes_float8_rows(self, x: torch.Tensor) -> bool:  # noqa: ARG002  # forms of float8 look at it
+        """Whether it would make x float8 itself, so that what makes x may as well."""
+        return False
 
 
 class Linear(Layer):
@@ -33,11 +49,11 @@ class Linear(Layer):
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
         self.form: WeightForm | None = None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Args: x (num_tokens, in). Returns: (num_tokens, out)."""
+    def forward(self, x: torch.Tensor | Float8Rows) -> torch.Tensor:
+        """Args: x (num_tokens, in), as float8 where the layer's form takes it so. Returns: (num_tokens, out)."""
         form = self.form
         if form is None:
-            return linear(x, self.weight, self.bias)
+            return linear(x, self.weight, self.bias)  # type: ignore[arg-type]
         out: torch.Tensor = form(x)
         return out if self.bias is None else out + self.bias
 

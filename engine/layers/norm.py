@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from engine.layers.layer import Layer
-from kernels.rms_norm import add_rms_norm, rms_norm
+from engine.layers.linear import Float8Rows, Linear
+from kernels.rms_norm import add_rms_norm, rms_norm, rms_norm_fp8
 
 
 class RMSNorm(Layer):
@@ -27,6 +28,15 @@ class RMSNorm(Layer):
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm(x + residual), x + residual), both (num_tokens, size)."""
         return add_rms_norm(x, residual, self.weight, self.eps, unit_offset=self.unit_offset)
+
+    def add_for(
+        self, layer: Linear, x: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor | Float8Rows, torch.Tensor]:
+        """As `add`, or the norm of x alone, in the form that the next product takes its input in."""
+        if layer.form is not None and layer.form.takes_float8_rows(x):
+            rows, scales, total = rms_norm_fp8(x, residual, self.weight, self.eps, unit_offset=self.unit_offset)
+            return Float8Rows(rows, scales), total
+        return (self(x), x) if residual is None else self.add(x, residual)
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"{path}.weight", self.weight.data

@@ -51,13 +51,13 @@ class LlamaLayer(Layer):
         ):
             total = hidden if residual is None else hidden + residual
             return self._forward_few_rows(total, mlp, cos_sin, attention), None
-        if residual is None:
-            residual, hidden = hidden, self.input_layernorm(hidden)
+        normed, residual = self.input_layernorm.add_for(attn.qkv_proj, hidden, residual)
+        hidden = attn(normed, cos_sin, attention)
+        if isinstance(mlp, GatedMlp):
+            normed, residual = self.post_attention_layernorm.add_for(mlp.gate_up_proj, hidden, residual)
         else:
-            hidden, residual = self.input_layernorm.add(hidden, residual)
-        hidden = self.self_attn(hidden, cos_sin, attention)
-        hidden, residual = self.post_attention_layernorm.add(hidden, residual)
-        return mlp(hidden), residual
+            normed, residual = self.post_attention_layernorm.add(hidden, residual)
+        return mlp(normed), residual
 
     def _forward_few_rows(
         self, total: torch.Tensor, mlp: GatedMlp, cos_sin: CosSin, attention: Attention

@@ -68,10 +68,14 @@ def few_row_linear() -> None:
             extra = module.Epilogue(norm_weight=torch.empty(depth, dtype=BF16), gate=gate)
             x, weight = torch.empty(rows, depth, dtype=BF16), torch.empty(width, depth, dtype=BF16)
             module.few_row_linear(x, weight, extra)
+            if not gate and rows <= module.MAX_ROWS:
+                scales = module.Epilogue(scales=torch.empty(width), row_scales=torch.empty(rows, 1))
+                small = torch.float8_e4m3fn
+                module.few_row_linear(x.to(small), weight.to(small), scales, out_dtype=BF16)
 
 
 def attention() -> None:
-    from kernels.paged_attention import paged_attention
+    from kernels.paged_attention import SharedPrefixes, paged_attention
 
     for dtype, kv_dtype, heads, kv_heads, dim in (
         (BF16, BF16, 32, 8, 128),
@@ -94,6 +98,12 @@ def attention() -> None:
                 max_seq_len=8192,
                 scale=0.1,
             )
+        ints = [torch.zeros(size, dtype=torch.int32) for size in (65, 64, 17, 16)]
+        options = {"max_query_len": 64, "max_seq_len": 8192, "scale": 0.1}
+        queries, table = torch.empty(64, heads, dim, dtype=dtype), torch.zeros(64, 512, dtype=torch.int32)
+        paged_attention(queries, pool[:, 1], table, ints[0], ints[1], num_decodes=32, padded=True, **options)
+        shared = SharedPrefixes(ints[2], ints[3], ints[1])
+        paged_attention(queries, pool[:, 1], table, ints[0], ints[1], num_decodes=64, shared=shared, **options)
 
 
 def small_kernels() -> None:
@@ -104,13 +114,14 @@ def small_kernels() -> None:
     from kernels.kv_write import kv_write
     from kernels.logprobs import logprobs
     from kernels.penalties import apply_penalties
-    from kernels.rms_norm import add_rms_norm, rms_norm
+    from kernels.rms_norm import add_rms_norm, rms_norm, rms_norm_fp8
     from kernels.rope_kv_write import rope_kv_write
     from kernels.sampling import sample
 
     x, weight = torch.empty(8, 4096, dtype=BF16), torch.empty(4096, dtype=BF16)
     rms_norm(x, weight)
     add_rms_norm(x, x, weight)
+    rms_norm_fp8(x, x, weight)
     silu_mul(x)
     gelu_mul(x)
     fp8_quantize(x)

@@ -59,6 +59,19 @@ def test_a_float8_weight_widens_and_takes_its_scales(device, rows, kind):
     torch.testing.assert_close(few_row_linear(x, weight, extra), expected, rtol=1e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 20])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_float8_rows_before_a_float8_weight_take_both_scales(device, rows, parts, monkeypatch):
+    monkeypatch.setattr(module, "choose_shape", lambda *_: Shape(64, 32, parts, 4, 2))
+    x, row_scales = fp8_quantize_ref(torch.randn(rows, 96, device=device))
+    weight, scales = fp8_quantize_ref(torch.randn(34, 96, device=device))
+    extra = Epilogue(scales=scales.flatten(), row_scales=row_scales)
+    expected = (x.double() * row_scales) @ (weight.double() * scales).T
+    actual = few_row_linear(x, weight, extra, out_dtype=torch.float32)
+    # The tensor cores of Hopper add products of float8 with 14 bits.
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-3, atol=4e-3)
+
+
 def test_a_float8_weight_without_scales_is_refused():
     with pytest.raises(ValueError, match="scales go with a float8 weight"):
         few_row_linear(torch.zeros(1, 8), torch.zeros(3, 8).to(torch.float8_e4m3fn))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.kv_write import kv_write
-from kernels.paged_attention import paged_attention
+from kernels.paged_attention import SharedPrefixes, paged_attention
 
 BLOCK = 4
 
@@ -169,3 +169,133 @@ def test_kernels_equal_float64_over_several_tiles_and_splits(
     )
     # Then every row is right, and the padding row is finite
     torch.testing.assert_close(out.double().cpu(), torch.cat(expected), atol=5e-6, rtol=2e-5)
+
+
+def _filled_cache(
+    device: str, lengths: list[int], shared_pages: int, members: int, *, heads: int, kv_heads: int, dim: int
+) -> tuple[torch.Tensor, torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """(pool, block tables, keys and values) of sequences of which the first `members` share their first pages; slots
+    that nobody owns hold NaN."""
+    page = 16
+    pool = torch.full((96, 2, 2, kv_heads, page, dim), float("nan"), device=device)
+    pool[0] = 0.0
+    free = torch.randperm(95).add(1).tolist()
+    tables = torch.zeros(len(lengths), 24, dtype=torch.int32, device=device)
+    common = [free.pop() for _ in range(shared_pages)]
+    common_kv = [torch.randn(shared_pages * page, kv_heads, dim, device=device) for _ in range(2)]
+    contents = []
+    for row, total in enumerate(lengths):
+        k, v = (torch.randn(total, kv_heads, dim, device=device) for _ in range(2))
+        pages = []
+        if row < members:
+            pages = list(common)
+            k[: len(common_kv[0])], v[: len(common_kv[1])] = common_kv
+        pages += [free.pop() for _ in range(-(-total // page) - len(pages))]
+        tables[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
+        slots = torch.tensor([pages[i // page] * page + i % page for i in range(total)], dtype=torch.int64)
+        kv_write(k, v, pool[:, 1], slots.to(device))
+        contents.append((k.cpu(), v.cpu()))
+    return pool, tables, contents
+
+
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 16), (3, 1, 24)])
+def test_decodes_with_a_shared_prefix_equal_float64(
+    device: str, with_sinks: bool, heads: int, kv_heads: int, dim: int
+) -> None:
+    # Given a group of five over 128 shared keys, an empty group, two decodes of their own and a row of padding
+    lengths = [129, 170, 144, 200, 131, 90, 20, 0]
+    pool, tables, contents = _filled_cache(device, lengths, 8, 5, heads=heads, kv_heads=kv_heads, dim=dim)
+    q = torch.randn(8, heads, dim, device=device)
+    sinks = torch.randn(heads, device=device) if with_sinks else None
+
+    def ints(*values: int) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    shared = SharedPrefixes(ints(0, 5, 5), ints(128, 0), ints(*([128] * 5), 0, 0, 0))
+    # When attended with what is shared read once
+    out = paged_attention(
+        q,
+        pool[:, 1],
+        tables,
+        torch.arange(9, dtype=torch.int32, device=device),
+        ints(*lengths),
+        num_decodes=8,
+        max_query_len=1,
+        max_seq_len=300,
+        scale=1 / math.sqrt(dim),
+        sinks=sinks,
+        shared=shared,
+    )
+    # Then every row is as if it had read all of its own context
+    host_sinks = None if sinks is None else sinks.cpu()
+    for row, (k, v) in enumerate(contents[:-1]):
+        expected = _expected(q[row : row + 1].cpu(), k, v, 0, 0.0, host_sinks)
+        torch.testing.assert_close(out[row : row + 1].double().cpu(), expected, atol=5e-6, rtol=2e-5)
+    assert bool(torch.isfinite(out).all())
+
+
+@pytest.mark.parametrize("window", [0, 70])
+@pytest.mark.parametrize("num_decodes", [0, 2])
+def test_a_padded_batch_equals_float64_and_its_padding_is_zero(device: str, window: int, num_decodes: int) -> None:
+    # Given room for four decodes and three chunks, of which some are there, and tokens beyond the last chunk
+    heads, kv_heads, dim = 4, 2, 16
+    decodes, chunks = [200, 33][:num_decodes], [(9, 240), (3, 3)]
+    lengths = decodes + [total for _, total in chunks]
+    pool, tables, contents = _filled_cache(device, lengths, 0, 0, heads=heads, kv_heads=kv_heads, dim=dim)
+    count = num_decodes + 12
+    q = torch.randn(count + 5, heads, dim, device=device)
+    q[count:] = float("nan")
+    padded_tables = torch.zeros(7, tables.shape[1], dtype=torch.int32, device=device)
+    padded_tables[:num_decodes], padded_tables[4:6] = tables[:num_decodes], tables[num_decodes:]
+    lens = torch.tensor([*decodes, *([0] * (4 - num_decodes)), 240, 3, 0], dtype=torch.int32, device=device)
+    bounds = [0, 0, 0, 0, num_decodes, num_decodes + 9, count, count]
+    # When attended in one call
+    out = paged_attention(
+        q,
+        pool[:, 1],
+        padded_tables,
+        torch.tensor(bounds, dtype=torch.int32, device=device),
+        lens,
+        num_decodes=4,
+        max_query_len=9,
+        max_seq_len=300,
+        scale=1 / math.sqrt(dim),
+        window=window,
+        padded=True,
+    )
+    # Then every row is right and the padding is zero
+    starts = [*range(num_decodes), num_decodes, num_decodes + 9, count]
+    for i, (k, v) in enumerate(contents):
+        rows = slice(starts[i], starts[i + 1])
+        expected = _expected(q[rows].cpu(), k, v, window, 0.0, None)
+        torch.testing.assert_close(out[rows].double().cpu(), expected, atol=5e-6, rtol=2e-5)
+    assert not bool(out[count:].any())
+
+
+def test_a_short_chunk_over_a_long_context_equals_float64(device: str) -> None:
+    # Given a decode and a chunk of five over enough keys for several parts
+    heads, kv_heads, dim, total = 2, 1, 16, 1100
+    pool = torch.full((80, 1, 2, kv_heads, 16, dim), float("nan"), device=device)
+    pages = torch.randperm(79, device=device)[:70].add(1).int()
+    k, v = (torch.randn(total, kv_heads, dim, device=device) for _ in range(2))
+    slots = pages.long()[torch.arange(total, device=device) // 16] * 16 + torch.arange(total, device=device) % 16
+    kv_write(k, v, pool[:, 0], slots)
+    q = torch.randn(6, heads, dim, device=device)
+    # When attended
+    out = paged_attention(
+        q,
+        pool[:, 0],
+        pages[None].repeat(2, 1),
+        torch.tensor([0, 1, 6], dtype=torch.int32, device=device),
+        torch.tensor([40, total], dtype=torch.int32, device=device),
+        num_decodes=1,
+        max_query_len=5,
+        max_seq_len=total,
+        scale=0.25,
+    )
+    # Then both are right
+    expected = _expected(q[1:].cpu(), k.cpu(), v.cpu(), 0, 0.0, None)
+    torch.testing.assert_close(out[1:].double().cpu(), expected, atol=5e-6, rtol=2e-5)
+    alone = _expected(q[:1].cpu(), k[:40].cpu(), v[:40].cpu(), 0, 0.0, None)
+    torch.testing.assert_close(out[:1].double().cpu(), alone, atol=5e-6, rtol=2e-5)
