@@ -28,8 +28,8 @@ def _config(model: Path, **settings: object) -> EngineConfig:
 
 
 @pytest.fixture
-async def client(smollm2: Path, tmp_path: Path) -> AsyncIterator[ChildClient]:
-    made = ChildClient(_config(smollm2), tmp_path / "engine.sock")
+async def client(first_layers: Path, tmp_path: Path) -> AsyncIterator[ChildClient]:
+    made = ChildClient(_config(first_layers), tmp_path / "engine.sock")
     await made.start()
     yield made
     await made.close()
@@ -115,9 +115,9 @@ async def test_signals_to_the_whole_group_do_not_cut_a_drain(client: ChildClient
 
 
 async def test_two_workers_share_one_engine_with_equal_request_ids(
-    client: ChildClient, smollm2: Path, tmp_path: Path
+    client: ChildClient, first_layers: Path, tmp_path: Path
 ) -> None:
-    other = ChildClient(_config(smollm2), tmp_path / "engine.sock", spawn=False)
+    other = ChildClient(_config(first_layers), tmp_path / "engine.sock", spawn=False)
     await other.start()
     first, second = await asyncio.gather(
         _collect(client, _request("same", max_tokens=6)), _collect(other, _request("same", max_tokens=4))
@@ -161,7 +161,7 @@ async def test_rubbish_on_the_socket_ends_that_connection_only(client: ChildClie
     assert (await _collect(client, _request("after")))[-1].last
 
 
-def test_no_orphan_is_left_when_the_parent_is_killed(smollm2: Path, tmp_path: Path) -> None:
+def test_no_orphan_is_left_when_the_parent_is_killed(first_layers: Path, tmp_path: Path) -> None:
     # Given a parent with a ready child
     script = f"""
 import asyncio
@@ -169,7 +169,7 @@ from pathlib import Path
 from engine.child_client import ChildClient
 from engine.config import EngineConfig
 async def main():
-    config = EngineConfig(model={str(smollm2)!r}, num_threads=1, num_gpu_blocks_override=64)
+    config = EngineConfig(model={str(first_layers)!r}, num_threads=1, num_gpu_blocks_override=64)
     client = ChildClient(config, Path({str(tmp_path / "engine.sock")!r}))
     await client.start()
     print(client.pid, flush=True)

@@ -39,8 +39,8 @@ DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1
     [{}, {"async_scheduling": True}, {"speculative_config": DRAFTS}],
     ids=["plain", "overlapped", "speculating"],
 )
-def test_grammars_hold_in_a_batch_of_others(smollm2: Path, settings: dict[str, Any]) -> None:
-    llm = LLM(str(smollm2), max_num_seqs=8, num_gpu_blocks_override=256, num_threads=1, **settings)
+def test_grammars_hold_in_a_batch_of_others(first_layers: Path, settings: dict[str, Any]) -> None:
+    llm = LLM(str(first_layers), max_num_seqs=8, num_gpu_blocks_override=256, num_threads=1, **settings)
     plain = SamplingParams(temperature=0.0, max_tokens=10)
     params = [
         SamplingParams(temperature=0.0, max_tokens=60, grammar=PERSON),
@@ -60,9 +60,9 @@ def test_grammars_hold_in_a_batch_of_others(smollm2: Path, settings: dict[str, A
     assert outputs[1].outputs[0].text == alone[0].outputs[0].text
 
 
-def test_a_grammar_survives_preemption(smollm2: Path) -> None:
+def test_a_grammar_survives_preemption(first_layers: Path) -> None:
     # Given too few pages for all
-    llm = LLM(str(smollm2), max_num_seqs=6, num_gpu_blocks_override=7, num_threads=1)
+    llm = LLM(str(first_layers), max_num_seqs=6, num_gpu_blocks_override=7, num_threads=1)
     params = SamplingParams(temperature=1.0, seed=3, max_tokens=40, grammar=PERSON, n=1)
     outputs = llm.generate(["a b c d e f g h i j"] * 6, params, use_tqdm=False)
     assert llm.stats().num_preemptions > 0

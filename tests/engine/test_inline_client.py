@@ -18,8 +18,8 @@ from engine.types import Delta, EngineRequest, SamplingParams
 
 
 @pytest.fixture(scope="module")
-def tokenizer(smollm2: Path) -> Tokenizer:
-    return Tokenizer.from_folder(smollm2)
+def tokenizer(first_layers: Path) -> Tokenizer:
+    return Tokenizer.from_folder(first_layers)
 
 
 def _request(tokenizer: Tokenizer, name: str, text: str, **sampling: object) -> EngineRequest:
@@ -35,8 +35,8 @@ async def _collect(client: InlineClient, request: EngineRequest) -> list[Delta]:
     return [delta async for delta in client.generate(request)]
 
 
-async def test_health_follows_the_life_of_the_engine(smollm2: Path, tokenizer: Tokenizer) -> None:
-    client = InlineClient(EngineConfig(model=str(smollm2), num_threads=1, num_gpu_blocks_override=64))
+async def test_health_follows_the_life_of_the_engine(first_layers: Path, tokenizer: Tokenizer) -> None:
+    client = InlineClient(EngineConfig(model=str(first_layers), num_threads=1, num_gpu_blocks_override=64))
     with pytest.raises(EngineUnavailable, match="starting"):
         await _collect(client, _request(tokenizer, "r", "Hi"))
     await client.start()
@@ -58,13 +58,13 @@ async def test_a_model_that_cannot_be_loaded_fails_the_start(tmp_path: Path) -> 
 
 
 async def test_a_tokenizer_that_cannot_be_loaded_fails_the_start_and_leaves_no_thread(
-    smollm2: Path, tmp_path: Path
+    first_layers: Path, tmp_path: Path
 ) -> None:
     # Given a tokenizer folder that is whole while the engine loads and empty when the client reads it
-    config = EngineConfig(model=str(smollm2), num_threads=1, num_gpu_blocks_override=64, tokenizer=str(tmp_path))
+    config = EngineConfig(model=str(first_layers), num_threads=1, num_gpu_blocks_override=64, tokenizer=str(tmp_path))
 
     def build(_: EngineConfig) -> EngineCore:
-        return build_real_core(EngineConfig(model=str(smollm2), num_threads=1, num_gpu_blocks_override=64))
+        return build_real_core(EngineConfig(model=str(first_layers), num_threads=1, num_gpu_blocks_override=64))
 
     client = InlineClient(config, build=build)
     with pytest.raises(ModelLoadError, match="tokenizer"):
@@ -86,8 +86,8 @@ class _Clock:
         return self.now
 
 
-async def _watched(smollm2: Path, clock: _Clock) -> InlineClient:
-    config = EngineConfig(model=str(smollm2), num_threads=1, num_gpu_blocks_override=64, watchdog_timeout_s=5)
+async def _watched(model: Path, clock: _Clock) -> InlineClient:
+    config = EngineConfig(model=str(model), num_threads=1, num_gpu_blocks_override=64, watchdog_timeout_s=5)
     client = InlineClient(config, clock=clock)
     await client.start()
     return client
@@ -102,10 +102,10 @@ async def _until_hung_after(client: InlineClient, clock: _Clock, jump_s: float) 
             await asyncio.sleep(0.001)
 
 
-async def test_a_hung_step_is_seen_within_the_watchdogs_seconds(smollm2: Path, tokenizer: Tokenizer) -> None:
+async def test_a_hung_step_is_seen_within_the_watchdogs_seconds(first_layers: Path, tokenizer: Tokenizer) -> None:
     # Given a step under way
     clock = _Clock()
-    client = await _watched(smollm2, clock)
+    client = await _watched(first_layers, clock)
     stream = client.generate(_request(tokenizer, "r", "Tell me a story", max_tokens=500, ignore_eos=True))
     await anext(stream)
     # When it comes no further for six seconds, then health says so
@@ -140,10 +140,12 @@ async def test_a_step_that_takes_minutes_is_not_hung_while_it_comes_further(
     await client.close()
 
 
-async def test_a_host_that_was_slow_is_given_more_time_but_not_for_ever(smollm2: Path, tokenizer: Tokenizer) -> None:
+async def test_a_host_that_was_slow_is_given_more_time_but_not_for_ever(
+    first_layers: Path, tokenizer: Tokenizer
+) -> None:
     # Given a host that took eight seconds a layer, more than the watchdog's five, and now stands still
     clock = _Clock(part_s=8)
-    client = await _watched(smollm2, clock)
+    client = await _watched(first_layers, clock)
     stream = client.generate(_request(tokenizer, "r", "Tell me a story", max_tokens=2000, ignore_eos=True))
     await anext(stream)
     # Then twenty seconds are no alarm, more than six times the watchdog's setting are
