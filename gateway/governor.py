@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ from gateway.calls import Call, Counts
 from gateway.metrics import Metrics
 from gateway.routing import Route, Target
 
+CONCURRENCY = "concurrency"
 log = logging.getLogger(__name__)
 
 
@@ -137,6 +139,7 @@ class Governor:
         self._shared = store is not None and store.redis is limits_redis
         self._metrics = metrics
         self._deadline_s = deadline_s
+        self._leaving: dict[Ticket, asyncio.Future[None]] = {}
 
     # -- admit, and look up in the same trip
 
@@ -151,7 +154,7 @@ class Governor:
         ticket = await self._admission.open(call.principal, model, call.request_id, endpoint=call.endpoint)
         self._describe(ticket, call)
         try:
-            admitted, exact = await self._admitted(ticket, lookup)
+            admitted, exact = await self._admitted_late(ticket, lookup)
         except QuotaDenied as exc:
             self._metrics.refused(exc.limit)
             raise
@@ -159,6 +162,32 @@ class Governor:
             await self._admission.release(ticket)
             raise
         return AdmittedCall(self, ticket, admitted), exact
+
+    async def _admitted_late(self, ticket: Ticket, lookup: ExactLookup | None) -> tuple[Admitted, ExactResult | None]:
+        """An answer leaves before its slot is given back: a client that asks again at once at the limit of concurrency
+        waits for that, and is not refused for a request of its own that is over."""
+        try:
+            return await self._admitted(ticket, lookup)
+        except QuotaDenied as exc:
+            leaving = self._leaving_slots(ticket) if exc.limit == CONCURRENCY else []
+            if not leaving:
+                raise
+        await asyncio.wait(leaving, timeout=self._deadline_s)
+        return await self._admitted(ticket, lookup)
+
+    def _leaving_slots(self, ticket: Ticket) -> list[asyncio.Future[None]]:
+        slots = set(ticket.policy.leases)
+        return [done for other, done in self._leaving.items() if slots.intersection(other.policy.leases)]
+
+    @contextlib.contextmanager
+    def leaving(self, ticket: Ticket) -> Iterator[None]:
+        """Around what gives a ticket's slot back once its answer may go out."""
+        self._leaving[ticket] = done = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            done.set_result(None)
+            del self._leaving[ticket]
 
     def _describe(self, ticket: Ticket, call: Call) -> None:
         """What the reaper books with, should this process die."""
@@ -358,7 +387,8 @@ class Governor:
     async def release_hit(self, hit: HitHold) -> None:
         """Settles what was held for a hit, where anything was: at 0 if it was not booked. Never raises for Redis."""
         if hit.hold is not None and not hit.ticket.lost:
-            await self._admission.settle(hit.ticket, amount_nano=hit.hold.amount_nano, tokens=0)
+            with self.leaving(hit.ticket):
+                await self._admission.settle(hit.ticket, amount_nano=hit.hold.amount_nano, tokens=0)
 
     async def release_unheld(self, admitted: AdmittedCall) -> None:
         """The call ended without a hold."""

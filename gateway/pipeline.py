@@ -393,8 +393,9 @@ class Exchange:
             pipeline.background.spawn(pipeline.governor.release(hold, None), name="release")
             raise
         self._measure(ending.status, ending.counts)
-        durable.set_result(None)
-        await self._release(hold, lookup, ending, choices)
+        with pipeline.governor.leaving(hold.ticket):
+            durable.set_result(None)
+            await self._release(hold, lookup, ending, choices)
 
     async def _release(self, hold: Hold, lookup: Lookup, ending: Ending, choices: dict[int, Choice]) -> None:
         """What was held goes back, and the answer is remembered."""

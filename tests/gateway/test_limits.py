@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from billing.limits.stage import ADMIT, HOLD
+from billing.limits.stage import ADMIT, HOLD, SETTLE
 from billing.limits.stage import Script as LuaScript
 from billing.tables import EntryStatus
 from billing.trips import Command
@@ -230,9 +230,32 @@ async def test_concurrency_is_freed_after_every_ending(gateway: Gateway) -> None
 
     for content in ("one", "one", "two"):  # a miss, a hit, another miss
         assert (await gateway.chat(content)).status_code == 200
-        await gateway.parts.background.drain(60)
     assert (await gateway.chat("x" * 1100)).status_code == 400
     assert (await gateway.chat("three")).status_code == 200
+
+
+async def test_who_asks_again_before_the_last_slot_is_given_back_waits_for_it(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gateway.set_limit(gateway.tenant, "concurrency", 1)
+    trips, refused, may_settle = gateway.parts.billing.admission.trips, asyncio.Event(), asyncio.Event()
+    execute = trips.execute
+
+    async def late(commands: Sequence[Command], *, deadline_s: float) -> tuple[list[Any], float]:
+        if SETTLE.sha in commands[0]:
+            await may_settle.wait()
+        replies, used_s = await execute(commands, deadline_s=deadline_s)
+        if ADMIT.sha in commands[0] and replies[0][0] == 0:
+            refused.set()
+            may_settle.set()
+        return replies, used_s
+
+    monkeypatch.setattr(trips, "execute", late)
+    assert (await gateway.chat("one")).status_code == 200
+    assert (await gateway.chat("two")).status_code == 200
+    assert refused.is_set()
+    await gateway.parts.background.drain(60)
+    assert gateway.parts.pipeline.governor._leaving == {}
 
 
 # -- the cache
