@@ -185,13 +185,13 @@ async def _once(db: Database, ask: Ask) -> tuple[float, float, float]:
     async with db.read() as session:
         await session.execute(sa.text("SET max_parallel_workers_per_gather = 0"))
         pid = (await session.execute(sa.text("SELECT pg_backend_pid()"))).scalar_one()
-        server, client, started = _cpu_s(pid), time.process_time(), time.perf_counter()
+        server, client, started = cpu_s(pid), time.process_time(), time.perf_counter()
         await ask(session)
         wall = time.perf_counter() - started
-        return wall * 1000, (_cpu_s(pid) - server) * 1000, (time.process_time() - client) * 1000
+        return wall * 1000, (cpu_s(pid) - server) * 1000, (time.process_time() - client) * 1000
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """User and system time of a process of this host so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
