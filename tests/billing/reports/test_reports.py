@@ -244,7 +244,7 @@ async def test_reports_are_planned_for_what_they_ask_and_the_connection_is_as_be
     async with db.read() as session:
         usual = (await session.execute(sa.select(*shown))).one()
         await report_named(report).run(session, OPERATOR, ReportQuery())
-        assert (await session.execute(sa.select(*shown))).one() == ("force_custom_plan", "off", "64MB")
+        assert (await session.execute(sa.select(*shown))).one() == ("force_custom_plan", "off", "128MB")
     async with db.read() as session:
         assert (await session.execute(sa.select(*shown))).one() == usual
     await db.close()
