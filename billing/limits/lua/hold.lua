@@ -23,7 +23,12 @@ local function give_back_admission()
   drop_leases(first_admitted + num_admitted, num_leases, request_id)
 end
 
-if redis.call('EXISTS', hold) == 1 then -- the same request again, after a lost reply
+local state, prior = redis.call('HGET', hold, 'state'), '0'
+if state == 'done' then
+  -- A line of a batch that was broken off and is asked again under its id. The books correct its row, so the counters
+  -- take what the first try cost out again when this one settles.
+  prior = redis.call('HGET', hold, 'amount') or '0'
+elseif state then -- the same request again, after a lost reply
   local reply = {1, tonumber(redis.call('HGET', hold, 'granted') or granted)}
   for i = 1, num_rates do
     local at = rate_args + (i - 1) * 3
@@ -72,7 +77,8 @@ for i = 1, num_rates do
   write_tat(KEYS[first_rate + i - 1], tonumber(ARGV[rate_args + (i - 1) * 3]), tats[i], now)
 end
 
-redis.call('HSET', hold, 'state', 'open', 'amount', amount, 'tokens', ARGV[7], 'granted', granted,
+redis.call('DEL', hold) -- with it the life of a mark
+redis.call('HSET', hold, 'state', 'open', 'prior', prior, 'amount', amount, 'tokens', ARGV[7], 'granted', granted,
   'in', '0', 'cached', '0', 'out', '0', 'meta', meta)
 redis.call('ZADD', holds, whole(now + lease_us), request_id)
 renew_leases(first_admitted + num_admitted, num_leases, request_id, now + lease_us)

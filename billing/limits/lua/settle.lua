@@ -19,11 +19,13 @@ if state == 'done' then
   outcome = 0
 elseif state then
   local held, held_tokens = redis.call('HGET', hold, 'amount'), tonumber(redis.call('HGET', hold, 'tokens'))
+  local prior = redis.call('HGET', hold, 'prior') or '0'
   for i = first_budget, first_rate - 1 do
     if redis.call('HEXISTS', KEYS[i], 'used') == 1 then
       redis.call('HINCRBY', KEYS[i], 'used', minus(held))
       redis.call('HINCRBY', KEYS[i], 'held', minus(held))
       redis.call('HINCRBY', KEYS[i], 'used', amount)
+      redis.call('HINCRBY', KEYS[i], 'used', minus(prior))
     end
   end
   for i = 1, num_rates do
@@ -41,7 +43,7 @@ else
 end
 if outcome ~= 0 then
   redis.call('DEL', hold)
-  redis.call('HSET', hold, 'state', 'done')
+  redis.call('HSET', hold, 'state', 'done', 'amount', amount)
 end
 redis.call('PEXPIRE', hold, mark_ms)
 

@@ -294,6 +294,23 @@ async def test_a_hold_repeated_after_a_lost_reply_is_made_once(sqlite_world: Wor
     assert await counter(world) == used
 
 
+async def test_a_line_asked_again_after_its_first_try_was_settled_holds_and_counts_once(sqlite_world: World) -> None:
+    world = sqlite_world
+    await world.limit("budget_month", 100_000)
+    first = await admit(world, "line")
+    await hold(world, first, prompt=10, output=10)
+    await world.billing.admission.settle(first, amount_nano=100, tokens=20)
+    again = await admit(world, "line")
+    await hold(world, again, prompt=10, output=10)
+    assert again.held_nano > 0
+    assert await counter(world, "budget_month") == (100 + again.held_nano, again.held_nano)
+    await world.billing.admission.settle(again, amount_nano=250, tokens=20)
+    assert await counter(world, "budget_month") == (250, 0)
+    third = await outcome(world, "line", prompt=10**6, output=10)
+    assert isinstance(third, QuotaDenied)
+    assert await counter(world, "budget_month") == (250, 0)
+
+
 @pytest.mark.parametrize("time_zone", ["Asia/Tokyo", "Europe/Berlin"])
 async def test_a_daily_budget_is_new_at_local_midnight(sqlite_world: World, clock: FakeClock, time_zone: str) -> None:
     from zoneinfo import ZoneInfo
