@@ -48,8 +48,11 @@ WINDOWED: dict[str, Any] = {
 }
 
 
-def make_core(folder: Path, *, shape: dict[str, Any] | None = None, seed: int = 0, **settings: Any) -> EngineCore:
-    """A core over a dummy checkpoint in `folder`, its weights redrawn from N(0, 0.25)."""
+def make_core(
+    folder: Path, *, shape: dict[str, Any] | None = None, seed: int = 0, circling: bool = False, **settings: Any
+) -> EngineCore:
+    """A core over a dummy checkpoint in `folder`, its weights redrawn from N(0, 0.25). `circling`: its model hardly
+    looks back, so that its text goes round in circles."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({**SHAPE, **(shape or {})}))
     clock = settings.pop("clock", time.perf_counter)
@@ -61,6 +64,8 @@ def make_core(folder: Path, *, shape: dict[str, Any] | None = None, seed: int = 
     for name, parameter in core.runner.model.named_parameters():
         if not name.endswith("norm.weight"):
             parameter.data.normal_(0, 0.25, generator=generator)
+        if circling and "o_proj" in name:
+            parameter.data.mul_(0.05)
     return core
 
 

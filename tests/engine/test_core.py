@@ -26,9 +26,11 @@ from tests.engine.core_harness import (
 PROMPTS = [prompt(length, seed=length) for length in (1, 5, 16, 17, 31, 48, 64, 70)]
 
 
-def _reference(folder: Path, shape: dict[str, object] | None, max_tokens: int = 24) -> dict[str, list[int]]:
+def _reference(
+    folder: Path, shape: dict[str, object] | None, max_tokens: int, *, circling: bool = False
+) -> dict[str, list[int]]:
     """Each prompt alone, in one chunk, without the prefix cache."""
-    core = make_core(folder, shape=shape, enable_prefix_caching=False, max_num_batched_tokens=512)
+    core = make_core(folder, shape=shape, circling=circling, enable_prefix_caching=False, max_num_batched_tokens=512)
     found: dict[str, list[int]] = {}
     for ids in PROMPTS:
         found |= run(core, [request(f"p{len(ids)}", ids, max_tokens=max_tokens)])
@@ -60,11 +62,13 @@ def _reference(folder: Path, shape: dict[str, object] | None, max_tokens: int = 
 def test_greedy_tokens_do_not_depend_on_how_the_engine_ran_them(
     tmp_path: Path, shape: dict[str, object] | None, settings: dict[str, object]
 ) -> None:
-    # Given the tokens of each prompt alone
-    expected = _reference(tmp_path, shape)
+    # Given the tokens of each prompt alone, of a model that repeats itself where drafts are to hold
+    circling = "speculative_config" in settings
+    max_tokens = 60 if circling else 24
+    expected = _reference(tmp_path, shape, max_tokens, circling=circling)
     # When all run together, twice (the second time over a filled cache)
-    core = make_core(tmp_path, shape=shape, **settings)
-    batch = [request(f"p{len(ids)}", ids, max_tokens=24) for ids in PROMPTS]
+    core = make_core(tmp_path, shape=shape, circling=circling, **settings)
+    batch = [request(f"p{len(ids)}", ids, max_tokens=max_tokens) for ids in PROMPTS]
     first, second = run(core, batch), run(core, batch)
     # Then nothing differs, and nothing is left behind
     assert first == expected
@@ -72,11 +76,8 @@ def test_greedy_tokens_do_not_depend_on_how_the_engine_ran_them(
     assert leaked_pages(core) == 0
     if settings.get("num_gpu_blocks_override") == 14:
         assert core.stats().num_preemptions > 0
-    if "speculative_config" in settings:
-        # A prompt that is preempted again and again may have no draft accepted: 0 of 38 in the windowed shape.
-        ample = settings.get("num_gpu_blocks_override") != 14
-        assert core.stats().num_draft_tokens > 0
-        assert core.stats().num_accepted_tokens > 0 or not ample
+    if circling:
+        assert core.stats().num_draft_tokens > core.stats().num_accepted_tokens > 20
 
 
 def test_a_prompt_of_whole_pages_sent_twice_is_served_from_the_cache(tmp_path: Path) -> None:
