@@ -61,6 +61,9 @@ class Known:
         self.fingerprint, self.dims, self.languages = fingerprint, 384, frozenset({"en"})
         self._vectors = vectors
 
+    async def started(self) -> None:
+        """It is."""
+
     async def embed(self, texts: Sequence[str]) -> list[Embedding]:
         return [self._vectors[text] for text in texts]
 

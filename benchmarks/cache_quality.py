@@ -85,6 +85,9 @@ class E5Embedder:
 
         self._model = E5(num_threads=1)
 
+    async def started(self) -> None:
+        """It is."""
+
     async def embed(self, texts: Sequence[str]) -> list[Embedding]:
         return [Embedding(np.asarray(self._model.query(text), np.float32), 1) for text in texts]
 

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,6 +92,9 @@ class Embedder(Protocol):
     @property
     def languages(self) -> frozenset[str]: ...
 
+    async def started(self) -> None:
+        """Returns once it runs: at once where it does, not at all where it never will."""
+
     async def embed(self, texts: Sequence[str]) -> list[Embedding]:
         """One embedding a text, in order. Raises: EmbedderUnavailable when it is not running or its queue is full."""
 
@@ -141,12 +144,13 @@ class BatchingEmbedder:
         self._pending = 0
         self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._running = asyncio.Event()
         self._fingerprint = ""
         self._dims = 0
 
     @property
     def fingerprint(self) -> str:
-        """Known after `start`."""
+        """Known after `start`, even one that failed to start the backend."""
         return self._fingerprint
 
     @property
@@ -163,19 +167,16 @@ class BatchingEmbedder:
         self._fingerprint = await asyncio.to_thread(self._spec.fingerprint)
         self._dims = await self._backend.start()
         self._task = asyncio.create_task(self._serve(), name="embedder")
+        self._running.set()
+
+    async def started(self) -> None:
+        await self._running.wait()
 
     async def start_eventually(self, backoff_s: float = 1.0) -> None:
         """Tries until it has started. Raises: EmbedderUnavailable for what trying again will not mend."""
-        while True:
-            try:
-                await self.start()
-            except EmbedderNotStarted as exc:
-                log.warning("the embedder has not started, next try in %.0f s: %s", backoff_s, exc)
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, MAX_START_BACKOFF_S)
-            else:
-                log.warning("the embedder has started late")
-                return
+        await try_until_done(
+            self.start, EmbedderNotStarted, "the embedder", backoff_s=backoff_s, max_backoff_s=MAX_START_BACKOFF_S
+        )
 
     async def close(self) -> None:
         """Ends the backend; open calls raise EmbedderUnavailable. Closing twice is harmless."""
@@ -244,6 +245,22 @@ class BatchingEmbedder:
 def _fail(job: _Job, error: EmbedderUnavailable) -> None:
     if not job.future.done():
         job.future.set_exception(error)
+
+
+async def try_until_done(
+    work: Callable[[], Awaitable[None]], trouble: type[Exception], what: str, *, backoff_s: float, max_backoff_s: float
+) -> None:
+    """Runs `work` until it raises no `trouble`, each time after twice the pause. Raises: what else it raises."""
+    while True:
+        try:
+            await work()
+        except trouble as exc:
+            log.warning("%s has not started, next try in %.1f s: %s", what, backoff_s, exc)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, max_backoff_s)
+        else:
+            log.warning("%s has started after all", what)
+            return
 
 
 def unpack_embeddings(raw: bytes, dims: int, num_tokens: Sequence[int], flags: Sequence[int]) -> list[Embedding]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from cache.embedder import EmbedderSpec, Embedding, unpack_embeddings
+from cache.embedder import EmbedderSpec, Embedding, try_until_done, unpack_embeddings
 from cache.embedder_wire import Batch, Failure, Hello, Result, decode_from_child, frame, frame_length
 from cache.errors import EmbedderNotStarted, EmbedderUnavailable
 
@@ -116,20 +116,19 @@ class ProcessBackend:
         await self._end(process)
         if self._process is process:
             self._process = None
+            if self._closed:
+                return
             self._restart = asyncio.create_task(self._respawn(), name="embedder-restart")
 
     async def _respawn(self) -> None:
-        backoff_s = 0.5
-        while not self._closed:
-            try:
-                self._process = await self._spawn()
-            except EmbedderUnavailable as exc:
-                log.warning("the embedder's process does not come back, next try in %.1f s: %s", backoff_s, exc)
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
-            else:
-                log.warning("the embedder's process was replaced")
-                return
+        """Ended by `close`."""
+
+        async def spawn() -> None:
+            self._process = await self._spawn()
+
+        await try_until_done(
+            spawn, EmbedderUnavailable, "another embedder's process", backoff_s=0.5, max_backoff_s=MAX_BACKOFF_S
+        )
 
     async def _end(self, process: Process) -> None:
         """Closes its stdin, which ends it; kills it if that does not help within a second."""

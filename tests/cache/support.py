@@ -131,6 +131,9 @@ class WordEmbedder:
         self.fingerprint, self.dims, self.languages = fingerprint, dims, frozenset(languages)
         self.calls = 0
 
+    async def started(self) -> None:
+        """It is."""
+
     async def embed(self, texts: Sequence[str]) -> list[Embedding]:
         self.calls += len(texts)
         return [self.embedding(text) for text in texts]
