@@ -134,6 +134,15 @@ class ResponseCache:
         self._deadline_s = deadline_s
         self._clock = clock
 
+    @property
+    def is_semantic(self) -> bool:
+        """Whether answers are looked for by meaning too."""
+        return self._semantic is not None
+
+    def add_semantic(self, semantic: SemanticCache) -> None:
+        """From now on it answers too: its embedder, whose fingerprint was given at the start, runs."""
+        self._semantic = semantic
+
     def prepare(self, call: Call, route: Route) -> Lookup:
         """Decides by policy, and makes the keys where anything may be read or written."""
         policy = self._policy_of(call)

@@ -65,3 +65,9 @@ class Background:
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=timeout_s)
         return len(self._tasks)
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    """Cancels a task that runs as long as the gateway does."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import AsyncExitStack
 
@@ -17,6 +18,7 @@ from cache.redisearch_index import RediSearchIndex
 from cache.semantic import Reranker, SemanticCache, VectorIndex
 from cache.store import STORE_TROUBLE, RedisStore
 from gateway.answers import ResponseCache
+from gateway.background import ended
 from gateway.settings import Settings
 from gateway.startup import StartupError
 
@@ -45,15 +47,34 @@ async def make_cache(
     store = RedisStore(redis)
     if embedder is None or not settings.semantic_cache_enabled:
         return ResponseCache(store, None, policy, deadline_s=deadline_s), store
-    semantic = SemanticCache(
-        store,
-        await _index(settings, store, embedder.dims),
-        embedder,
-        reranker=await _reranker(settings, stack),
-        rerank_threshold=settings.cross_encoder_threshold,
-    )
-    cache = ResponseCache(store, semantic, policy, embedder_fingerprint=embedder.fingerprint, deadline_s=deadline_s)
+    cache = ResponseCache(store, None, policy, embedder_fingerprint=embedder.fingerprint, deadline_s=deadline_s)
+    reranker = await _reranker(settings, stack)
+    if embedder.dims:
+        cache.add_semantic(await _semantic(settings, store, embedder, reranker))
+    else:
+        coming = asyncio.create_task(_add_late(cache, settings, store, embedder, reranker), name="semantic-cache")
+        stack.push_async_callback(ended, coming)
     return cache, store
+
+
+async def _semantic(
+    settings: Settings, store: RedisStore, embedder: Embedder, reranker: Reranker | None
+) -> SemanticCache:
+    index = await _index(settings, store, embedder.dims)
+    return SemanticCache(store, index, embedder, reranker=reranker, rerank_threshold=settings.cross_encoder_threshold)
+
+
+async def _add_late(
+    cache: ResponseCache, settings: Settings, store: RedisStore, embedder: Embedder, reranker: Reranker | None
+) -> None:
+    """The embedder did not start in time: exact answers until it does."""
+    await embedder.started()
+    try:
+        cache.add_semantic(await _semantic(settings, store, embedder, reranker))
+    except StartupError as exc:
+        log.error("no semantic cache until the next start: %s", exc)  # noqa: TRY400 - the message says it all
+    else:
+        log.warning("the semantic cache is on: its embedder has started")
 
 
 async def _index(settings: Settings, store: RedisStore, dims: int) -> VectorIndex:

@@ -23,7 +23,7 @@ from cache.shadow import ShadowLog
 from engine.client import EngineClient
 from engine.config import EngineConfig
 from gateway import redis_client
-from gateway.background import Background
+from gateway.background import Background, ended
 from gateway.batches.runner import LineRunner
 from gateway.batches.store import BatchStore
 from gateway.batches.worker import BatchWorker
@@ -106,8 +106,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         engine = overrides.engine or make_engine(settings)
         embedder, text_model = await _started(settings, overrides, engine, stack)
         further = overrides.further or await start_further(settings, stack)
-        started_embedder = embedder if embedder is not None and embedder.dims else None
-        cache, store = await make_cache(settings, cache_redis, started_embedder, stack)
+        cache, store = await make_cache(settings, cache_redis, embedder, stack)
         governor = Governor(
             admission=billing.admission,
             prices=billing.prices,
@@ -147,9 +146,7 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
             background=background,
             flights=flights,
             shares_flights=settings.replicas > 1,
-            shadow=Shadow(ShadowLog(store), started_embedder, background, metrics)
-            if store and started_embedder
-            else None,
+            shadow=Shadow(ShadowLog(store), embedder, background, metrics) if store and embedder else None,
             soft_budgets=soft_budgets,
         )
         constrainer = Constrainer(tool_format=settings.tool_format)
@@ -163,13 +160,13 @@ async def running(settings: Settings, overrides: Overrides, metrics: Metrics) ->
         limits = billing.admission
         metrics.watch_limits(lambda: limits.num_degraded, lambda: limits.num_outages)
         watching = asyncio.create_task(probe.watch_engine(), name="engine-stats")
-        stack.push_async_callback(_ended, watching)
-        stack.push_async_callback(_ended, asyncio.create_task(route_config.watch(), name="route-config"))
+        stack.push_async_callback(ended, watching)
+        stack.push_async_callback(ended, asyncio.create_task(route_config.watch(), name="route-config"))
         invalidator = Invalidator(store) if store is not None else None
         if invalidator is not None:
             stack.push_async_callback(
-                _ended,
-                asyncio.create_task(_reaper(settings, invalidator, started_embedder).work(), name="cache-reaper"),
+                ended,
+                asyncio.create_task(_reaper(settings, invalidator, embedder).work(), name="cache-reaper"),
             )
         chat_calls = ChatCalls(texts, router, constrainer, allow_request_template=settings.allow_request_chat_template)
         completion_calls = CompletionCalls(texts, router, constrainer, max_sequences=settings.engine.max_n)
@@ -217,7 +214,7 @@ def _responses(
         store_by_default=settings.store_responses,
     )
     watching = asyncio.create_task(service.watch(), name="responses")
-    stack.push_async_callback(_ended, watching)
+    stack.push_async_callback(ended, watching)
     return service
 
 
@@ -261,7 +258,7 @@ async def _started(
 async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | None:
     """None, with a warning, where no embedding model is installed: everything else works without.
 
-    One that does not start in time is tried again behind the scenes; until then embeddings are 503.
+    One that does not start in time is tried again behind the scenes; until then embeddings are 503 and the cache exact.
     """
     from cache.embedder_process import ProcessBackend
 
@@ -270,10 +267,10 @@ async def _embedder(settings: Settings, stack: AsyncExitStack) -> Embedder | Non
         embedder = BatchingEmbedder(spec, ProcessBackend(spec))
         await embedder.start()
     except EmbedderNotStarted as exc:
-        log.warning("no semantic cache until the next start, and no embeddings yet: %s", exc)
+        log.warning("no semantic cache and no embeddings yet: %s", exc)
         starting = asyncio.create_task(_starting(embedder), name="embedder-start")
         stack.push_async_callback(embedder.close)
-        stack.push_async_callback(_ended, starting)
+        stack.push_async_callback(ended, starting)
         return embedder
     except EmbedderUnavailable as exc:
         log.warning("no embeddings and no semantic cache: %s", exc)
@@ -286,7 +283,7 @@ async def _starting(embedder: BatchingEmbedder) -> None:
     try:
         await embedder.start_eventually()
     except EmbedderUnavailable as exc:
-        log.error("no embeddings until the next start: %s", exc)  # noqa: TRY400 - the message says it all
+        log.error("no embeddings and no semantic cache until the next start: %s", exc)  # noqa: TRY400 - the message says it all
 
 
 def _reaper(settings: Settings, invalidator: Invalidator, embedder: Embedder | None) -> Reaper:
@@ -324,11 +321,6 @@ def _upstreams(
 async def _ping_database(billing: Billing) -> None:
     async with billing.db.read() as session:
         await session.execute(sa.text("SELECT 1"))
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _drain(settings: Settings, probe: Probe, background: Background) -> None:

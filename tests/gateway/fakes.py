@@ -216,6 +216,9 @@ class WordEmbedder:
     dims = 64
     languages = frozenset({"en"})
 
+    async def started(self) -> None:
+        """It is."""
+
     async def embed(self, texts: Sequence[str]) -> list[Embedding]:
         return [self._one(text) for text in texts]
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from cache.cross_encoder import CrossEncoder
-from cache.embedder import EmbedderSpec
+from cache.embedder import EmbedderSpec, Embedding
 from cache.errors import EmbedderUnavailable
 from gateway.settings import SettingsError, load_settings
 from gateway.startup import StartupError
 from tests.cache.support import RedisServer, redisearch_server
-from tests.gateway.conftest import Gateway, StartGateway
+from tests.gateway.conftest import Gateway, StartGateway, until
+from tests.gateway.fakes import WordEmbedder
 
 QUESTION = "What is the capital of France?"
 REWORDED = "Could you please tell me what the capital of France is?"
@@ -138,3 +139,45 @@ async def test_redisearch_named_and_not_there_is_no_start(start_gateway: StartGa
     with pytest.raises(ExceptionGroup) as caught:
         await start_gateway(cache_index="redisearch")
     assert caught.group_contains(StartupError, match="cache_index = 'redisearch'")
+
+
+class LateEmbedder(WordEmbedder):
+    """Says nothing of its size and embeds nothing until `arrived` is set; its fingerprint is known from the start."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+
+    @property
+    def dims(self) -> int:  # type: ignore[override]
+        return WordEmbedder.dims if self.arrived.is_set() else 0
+
+    async def started(self) -> None:
+        await self.arrived.wait()
+
+    async def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        if not self.arrived.is_set():
+            raise EmbedderUnavailable("not yet")
+        return await super().embed(texts)
+
+
+async def test_the_semantic_cache_comes_on_when_a_late_embedder_does(start_gateway: StartGateway) -> None:
+    # given a gateway that has started without its embedder, and answers from the exact cache
+    embedder = LateEmbedder()
+    gateway = await start_gateway(embedder=embedder, cache_threshold=0.5)
+    assert (await outcome_of_rewording(gateway)).startswith("miss")
+    assert (await gateway.chat(QUESTION)).headers["x-weir-cache"].startswith("hit")
+    # when the embedder is there
+    embedder.arrived.set()
+    await until(lambda: gateway.parts.pipeline.cache.is_semantic)
+    # then what was answered before is found again by its words, and what comes now by others
+    assert (await gateway.chat(QUESTION)).headers["x-weir-cache"].startswith("hit")
+    await gateway.chat(QUESTION.replace("France", "Spain"))
+    await gateway.parts.background.drain(60)
+    reworded = await gateway.chat(REWORDED.replace("France", "Spain"))
+    assert reworded.headers["x-weir-cache"].startswith("semantic")
+
+
+async def test_a_gateway_whose_embedder_never_comes_stops_in_good_order(start_gateway: StartGateway) -> None:
+    gateway = await start_gateway(embedder=LateEmbedder())
+    assert (await gateway.chat(QUESTION)).status_code == 200
+    assert not gateway.parts.pipeline.cache.is_semantic
