@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -97,7 +98,7 @@ async def _ask_once(connection: Connection, request: bytes, began: float, outcom
 async def closed_loop(options: argparse.Namespace, headers: dict[str, str]) -> tuple[Outcome, float]:
     """`--connections` clients asking back to back for `--seconds`."""
     parts = urllib.parse.urlsplit(options.url)
-    outcome, number = Outcome(), iter(range(10**9))
+    outcome, number = Outcome(), itertools.count(options.first)
     begun = time.perf_counter()
 
     async def client() -> None:
@@ -126,7 +127,7 @@ async def open_loop(options: argparse.Namespace, headers: dict[str, str]) -> tup
         await _ask_once(connection, request, due, outcome)
         idle.append(connection)
 
-    number = 0
+    number = options.first
     while due - begun < options.seconds:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         task = asyncio.create_task(one(number, due))
@@ -158,8 +159,11 @@ async def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--prompt", default="Question {n}: what is the capital of France?")
+    parser.add_argument("--first", type=int, default=0, help="the first request's number; 0: one of no other run")
     parser.add_argument("--header", action="append", default=[], help="name=value")
     options = parser.parse_args()
+    # A second run with the same numbers would be answered from the cache.
+    options.first = options.first or random.SystemRandom().randrange(10**8, 9 * 10**8)
     headers = dict(item.split("=", 1) for item in options.header)
     outcome, seconds = await (closed_loop if options.mode == "closed" else open_loop)(options, headers)
     latencies = outcome.latencies_ms
