@@ -71,7 +71,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_num_batched_tokens: Annotated[
         int,
         _about(
-            "token budget of one step; 0: 512; with 8192 a GPU reads long prompts faster and streams stall for longer",
+            "token budget of one step; 0: 384 on a GPU, 512 on a CPU; more is faster with prompts, slower for streams",
             ge=0,
         ),
     ] = 0
