@@ -30,7 +30,9 @@ from billing.errors import Invalid
 
 BUSY_TIMEOUT_MS = 5_000
 MIGRATION_WAIT_S = 600  # for another gateway's migration: its host may be slow and its ledger large
-SQLITE_PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_MS}")
+SQLITE_PRAGMAS = (
+    "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_MS}", "analysis_limit=1000",
+)  # fmt: skip
 _WRITES = "weir_writes"
 
 NAMING = {

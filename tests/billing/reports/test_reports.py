@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -25,6 +26,7 @@ from billing.principal import Actor, Principal, Role
 from billing.reports.registry import report_named
 from billing.reports.report import ReportQuery
 from billing.reports.usage import UsageQuery, costs, usage
+from billing.spend import Scope, spent_nano_usd
 from billing.tables import RollupDay, RollupMark, UsageByDay, UsageByModel, UsageBySpan, UsageRollup
 from tests.billing.support import OPERATOR, START, rows_of
 
@@ -232,6 +234,28 @@ async def test_reading_whole_spans_gives_the_sums_that_their_quarters_have(db: D
         gone = await session.execute(sa.delete(UsageByModel).where(sa.not_(of_day.between(64_800, 75_599))))
         assert gone.rowcount > 50
     assert await spend(db, **asked) == before
+
+
+async def test_sqlite_finds_a_tenants_rows_of_a_marked_bucket_by_the_bucket(
+    sqlite_db: Database, tmp_path: Path
+) -> None:
+    writer = LedgerWriter(sqlite_db, Journal(tmp_path / "j"))
+    await writer.write(some_rows(300))
+    for _ in range(2):  # the first pass finds the days, the second sums them up
+        await rollups.refresh(sqlite_db)
+    plans: list[str] = []
+
+    def explain(connection: Any, _cursor: object, statement: str, parameters: Any, *_rest: object) -> None:
+        if not statement.startswith("EXPLAIN"):
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(row[3] for row in plan if "ledger_entry" in row[3])
+
+    event.listen(sqlite_db.engine.sync_engine, "before_cursor_execute", explain)
+    async with sqlite_db.read() as session:
+        await spent_nano_usd(session, [Scope("tenant", "ten_a", None, START - timedelta(days=9), START)])
+    await writer.stop()
+    assert len(plans) == 1
+    assert plans[0].startswith("SEARCH ledger_entry USING INDEX ix_ledger_entry_bucket ")
 
 
 @pytest.mark.parametrize("report", ["spend", "requests"])
