@@ -29,19 +29,16 @@ async def build(session: AsyncSession, query: ReportQuery) -> ReportTable:
     """Rows by `query.by`; days, weeks and months are cut in `query.time_zone`. `total` sums all rows."""
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for key, row in await usage_by_names(session, query, sums=SHOWN):
-        add_up(groups.setdefault(key, dict(zip(query.by, key, strict=True))), row)
-    total: dict[str, Any] = {}
-    for into in groups.values():
-        add_up(total, into)
-    rows = [groups[key] for key in sorted(groups, key=lambda k: tuple(map(str, k)))][: query.limit]
+        into = groups.get(key)
+        if into is None:
+            groups[key] = dict(zip(query.by, key, strict=True)) | {name: row[name] for name in SHOWN}
+        else:
+            for name in SHOWN:
+                into[name] += row[name]
+    total = {name: sum(row[name] for row in groups.values()) for name in SHOWN} if groups else {}
+    rows = [groups[key] for key in sorted(groups)][: query.limit]
     heads = tuple(Column(name, name.replace("_", " "), ColumnKind.TEXT) for name in query.by)
     return ReportTable(name="spend", columns=(*heads, *_MEASURES), rows=rows, total=total)
-
-
-def add_up(into: dict[str, Any], row: dict[str, Any]) -> None:
-    """Add a row's requests and sums to a group's."""
-    for name in SHOWN:
-        into[name] = into.get(name, 0) + (row[name] or 0)
 
 
 REPORT = Report(
