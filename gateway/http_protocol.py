@@ -65,7 +65,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """`leave` is called once the connection is lost, at once if it is already; None takes it back. One a
         connection: of the requests on it only the first unanswered one is being worked on."""
         self._leave = leave
-        if leave is not None and self.transport.is_closing():
+        if leave is None:
+            return
+        self.flow.resume_reading()  # paused by the last lump of a body: then nothing tells of the client's end
+        if self.transport.is_closing():
             self.loop.call_soon(self._tell)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,11 +1,13 @@
-"""A request's head is bounded, on real sockets and in memory."""
+"""A request's head is bounded and a client that leaves is noticed, on real sockets."""
 
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from gateway.errors import MAX_HEAD_BYTES
-from tests.gateway.conftest import Gateway
+from gateway.http_protocol import BoundedHttpProtocol, Leave
+from tests.gateway.conftest import Gateway, until
 from tests.gateway.sockets import connected
 
 PING = b"GET /ping HTTP/1.1\r\nhost: weir\r\n"
@@ -49,3 +51,32 @@ async def test_bodies_do_not_count_as_the_next_requests_head(gateway: Gateway) -
             statuses.append((await connection.answer()).status)
 
     assert statuses == [200] * 4
+
+
+async def test_a_client_that_leaves_is_noticed_after_a_body_whose_last_lump_paused_reading(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when_lost, paused = BoundedHttpProtocol.when_lost, []
+
+    def lump(self: BoundedHttpProtocol, leave: Leave | None) -> None:
+        paused.append(self.flow.read_paused)
+        when_lost(self, leave)
+
+    monkeypatch.setattr(BoundedHttpProtocol, "when_lost", lump)
+    gateway.engine.gate.clear()
+    for size in (150_000, 300_000, 500_000):  # how the kernel cuts a body into reads is its own affair
+        body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": "hi"}], "pad": "x" * size})
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: weir\r\nauthorization: Bearer {gateway.tenant.key}\r\n"
+            f"content-type: application/json\r\nexpect: 100-continue\r\ncontent-length: {len(body)}\r\n\r\n"
+        ).encode()
+        before = len(gateway.engine.aborted)
+        async with connected(gateway) as connection:
+            await connection.send(head)
+            assert (await connection.answer(body=False)).status == 100  # the application waits for the body
+            await connection.send(body)
+            await until(lambda: bool(gateway.engine.running))
+            connection.leave()
+            await until(lambda before=before: len(gateway.engine.aborted) > before)  # type: ignore[misc]
+
+    assert any(paused)
