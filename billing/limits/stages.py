@@ -196,7 +196,7 @@ def release_stage(ticket: Ticket, *, give_back: bool) -> Stage[None]:
 def unhold_stage(ticket: Ticket) -> Stage[int]:
     """The hold's money given back; the request goes on and may hold anew. 0 where there was no open hold."""
     keys = [ticket.hold_key, ticket.holds_key, *(key for _, key in ticket.budgets)]
-    return Stage(UNHOLD, keys, [ticket.request_id], int)
+    return Stage(UNHOLD, keys, [ticket.request_id, SETTLED_MARK_S * 1000], int)
 
 
 def renew_stage(ticket: Ticket) -> Stage[None]:

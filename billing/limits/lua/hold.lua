@@ -28,6 +28,8 @@ if state == 'done' then
   -- A line of a batch that was broken off and is asked again under its id. The books correct its row, so the counters
   -- take what the first try cost out again when this one settles.
   prior = redis.call('HGET', hold, 'amount') or '0'
+elseif state == 'unheld' then
+  prior = redis.call('HGET', hold, 'prior')
 elseif state then -- the same request again, after a lost reply
   local reply = {1, tonumber(redis.call('HGET', hold, 'granted') or granted)}
   for i = 1, num_rates do

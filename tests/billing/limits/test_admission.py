@@ -311,6 +311,29 @@ async def test_a_line_asked_again_after_its_first_try_was_settled_holds_and_coun
     assert await counter(world, "budget_month") == (250, 0)
 
 
+@pytest.mark.parametrize("holds_anew", [True, False])
+async def test_a_line_asked_again_that_gives_its_hold_up_still_counts_once(
+    sqlite_world: World, *, holds_anew: bool
+) -> None:
+    world = sqlite_world
+    await world.limit("budget_month", 100_000)
+    first = await admit(world, "line")
+    await hold(world, first, prompt=10, output=10)
+    await world.billing.admission.settle(first, amount_nano=100, tokens=20)
+    again = await admit(world, "line")
+    await hold(world, again, prompt=10, output=10)
+    budgets = again.budgets
+    await world.billing.admission.unhold(again)
+    assert await counter(world, "budget_month") == (100, 0)
+    if holds_anew:
+        await hold(world, again, prompt=10, output=10)
+        assert await counter(world, "budget_month") == (100 + again.held_nano, again.held_nano)
+    else:  # cancelled in the middle of giving up
+        again.budgets = budgets
+    await world.billing.admission.settle(again, amount_nano=250, tokens=20)
+    assert await counter(world, "budget_month") == (250, 0)
+
+
 @pytest.mark.parametrize("time_zone", ["Asia/Tokyo", "Europe/Berlin"])
 async def test_a_daily_budget_is_new_at_local_midnight(sqlite_world: World, clock: FakeClock, time_zone: str) -> None:
     from zoneinfo import ZoneInfo
