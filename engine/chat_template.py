@@ -63,8 +63,10 @@ class ChatTemplate:
         today: Callable[[], datetime] = datetime.now,
         system_in_user: bool = False,
         timeout_s: float = RENDER_TIMEOUT_S,
+        is_models: bool = True,
     ) -> None:
         """`system_in_user` puts a system message before the first user message (models without a system role).
+        `is_models`: it serves as long as the tokenizer does, which keeps its pieces; a request's own leaves nothing.
 
         Raises: ModelLoadError when the template does not compile.
         """
@@ -84,7 +86,8 @@ class ChatTemplate:
         )
         self.reads_tools = bool(re.search(r"\btools\b", source))
         self._spellings = _SpellingGuard(tokenizer.special_spellings)
-        tokenizer.keep_pieces(self._own_texts())
+        if is_models:
+            tokenizer.keep_pieces(self._own_texts())
 
     def _own_texts(self) -> Iterator[str]:
         """What the template writes around every caller's words, one text a shape of conversation. The words stand as

@@ -90,15 +90,18 @@ class TextModel:
             )
 
         foreign_logic = template_kwargs or template_source is not None
-        size = sum(_size(message) for message in messages) + (1 << 20 if foreign_logic else 0)
+        size = _chars(messages) + _chars(tools) + (1 << 20 if foreign_logic else 0)
         budget = self.info.max_model_len - max(1, reserve_tokens)
         return await self._run(size, lambda: _truncated(messages, encode, truncation, budget))
 
     async def _own_template(self, source: str) -> ChatTemplate:
         """A caller's template, under the same limits. Raises: InvalidRequest if it does not compile."""
-        loop = asyncio.get_running_loop()
+
+        def compiled() -> ChatTemplate:
+            return ChatTemplate(source, self.tokenizer, name="request", is_models=False)
+
         try:
-            return await loop.run_in_executor(self._pool, lambda: ChatTemplate(source, self.tokenizer, name="request"))
+            return await asyncio.get_running_loop().run_in_executor(self._pool, compiled)
         except ModelLoadError as exc:
             raise InvalidRequest(
                 "Invalid 'chat_template': the template does not compile.", param="chat_template", code="invalid_value"
@@ -139,17 +142,25 @@ class EstimatedText(TextModel):
                 words.append(_words(tools))
             return Prompt(self.tokenizer.encode("".join(words), add_bos=False))
 
-        size = sum(_size(message) for message in messages) + (len(_words(tools)) if tools else 0)
-        return await self._run(size, encode)
+        return await self._run(_chars(messages) + _chars(tools), encode)
 
 
 def _words(document: Any) -> str:
     return msgspec.json.encode(document).decode()
 
 
-def _size(message: dict[str, Any]) -> int:
-    content = message.get("content")
-    return len(content) if isinstance(content, str) else INLINE_CHARS if content else 0
+def _chars(document: Any) -> int:
+    """Of all its texts: parts of a message, arguments of calls and tools' descriptions as well as plain words."""
+    count, todo = 0, [document]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, str):
+            count += len(value)
+        elif isinstance(value, dict):
+            todo.extend(value.values())
+        elif isinstance(value, list):
+            todo.extend(value)
+    return count
 
 
 def _truncated(
