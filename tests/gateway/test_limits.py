@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from billing.limits.stage import ADMIT, HOLD, SETTLE
 from billing.limits.stage import Script as LuaScript
 from billing.tables import EntryStatus
 from billing.trips import Command
 from engine.types import EngineRequest
+from tests.billing.support import ValkeyProcess
 from tests.gateway.conftest import INPUT_NANO, OUTPUT_NANO, Gateway, StartGateway, frames, until
 from tests.gateway.fakes import Script, ScriptedEngine
 from tests.gateway.raw_asgi import RawExchange
@@ -354,3 +356,34 @@ async def test_no_store_and_no_cache_are_obeyed(gateway: Gateway) -> None:
     assert second.headers["x-weir-cache"].startswith("miss")
     assert refreshed.headers["x-weir-cache"].startswith("bypass; reason=no-cache")
     assert len(gateway.engine.requests) == 3
+
+
+async def test_scripts_forgotten_between_any_two_commands_lose_no_money_and_no_answer(
+    gateway: Gateway, valkey: ValkeyProcess
+) -> None:
+    await gateway.set_limit(gateway.tenant, "budget_month", 10**15)
+    redis = Redis(unix_socket_path=valkey.socket)
+
+    async def forget() -> None:
+        while True:
+            await redis.script_flush()
+
+    forgetting = asyncio.create_task(forget())
+    answers = []
+    for number in range(8):
+        questions = (f"what is the capital of country {number} of group {group}?" for group in (0, 1, 2, 0, 1, 2))
+        answers += await asyncio.gather(*map(gateway.chat, questions))
+        await gateway.parts.background.drain(60)
+    again = await gateway.chat("what is the capital of country 7 of group 0?")
+    forgetting.cancel()
+    await asyncio.gather(forgetting, return_exceptions=True)
+    booked = sum(row.amount_nano_usd for row in await gateway.ledger())
+    counters = [
+        await redis.hmget(key, "used", "held") async for key in redis.scan_iter("*:b:budget_month:*", _type="HASH")
+    ]
+    await redis.aclose()
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert again.headers["x-weir-cache"].startswith("hit")
+    assert counters == [[str(booked).encode(), b"0"]]
+    assert booked > 0
