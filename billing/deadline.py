@@ -41,7 +41,7 @@ class GivenUp:
         self.by_clock = Waits()
 
 
-GIVEN_UP = GivenUp()  # of this process, for its metrics
+REDIS_GIVEN_UP = GivenUp()  # of this process, for its metrics
 
 
 class LoopDeadline:
@@ -101,7 +101,7 @@ class SharedDeadlines:
     """The deadlines of many futures by one timer, which runs while there are any: a timer each would cost more than
     the work it guards. A future that is not done in its time gets TimeoutError."""
 
-    def __init__(self, slice_s: float, given_up: GivenUp = GIVEN_UP) -> None:
+    def __init__(self, slice_s: float, given_up: GivenUp | None = None) -> None:
         """Args: slice_s, seconds, is how exact they are; given_up learns of futures that had no result in time."""
         self._slice_s = slice_s
         self._given_up = given_up
@@ -127,8 +127,9 @@ class SharedDeadlines:
                 waiting.append(watched)
             else:
                 watched.future.set_exception(TimeoutError())
-                self._given_up.counted.add(watched.used_s)
-                self._given_up.by_clock.add(loop.time() - watched.began_s)
+                if self._given_up is not None:
+                    self._given_up.counted.add(watched.used_s)
+                    self._given_up.by_clock.add(loop.time() - watched.began_s)
         self._watched = waiting
         self._timer = loop.call_later(self._slice_s, self._tick) if waiting else None
 

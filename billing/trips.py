@@ -25,7 +25,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
-from billing.deadline import SharedDeadlines, Watched
+from billing.deadline import REDIS_GIVEN_UP, SharedDeadlines, Watched
 
 SLICE_S = 0.01
 CONNECT_TIMEOUT_S = 5.0
@@ -58,7 +58,7 @@ class Trips:
         self._queue: list[_Trip] = []
         self._written: deque[_Trip] = deque()  # in the order of their replies
         self._wake = asyncio.Event()
-        self._deadlines = SharedDeadlines(SLICE_S)
+        self._deadlines = SharedDeadlines(SLICE_S, REDIS_GIVEN_UP)
         self._broken: Exception | None = None
         self._task: asyncio.Task[None] | None = None
 

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from billing.deadline import GIVEN_UP, Waits
+from billing.deadline import REDIS_GIVEN_UP, Waits
 from engine.types import EngineStats
 
 _LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -125,7 +125,7 @@ class _LimitsCollector(Collector):
         yield CounterMetricFamily(name, "times Redis was away and came back", self._outages())
         text = "waits for Redis that ended at their deadline: as it counts, in the loop's turns, and by the clock"
         family = HistogramMetricFamily("gateway_redis_given_up_seconds", text, labels=["by"])
-        for label, waits in (("deadline", GIVEN_UP.counted), ("clock", GIVEN_UP.by_clock)):
+        for label, waits in (("deadline", REDIS_GIVEN_UP.counted), ("clock", REDIS_GIVEN_UP.by_clock)):
             family.add_metric([label], _buckets(waits), waits.total_s)
         yield family
 
