@@ -9,8 +9,8 @@ The surface, by what a caller wants:
 - turn a key into a Principal: `await auth.authenticate(presented)`
 - the price of a model: `rates = await prices.rates(tenant_id, model, service_tier=...)`
 - admit: `ticket = await admission.open(principal, model, request_id)`, `await admission.admit(ticket)`; in one trip
-  with the cache: `stage = admission.admit_stage(ticket)`, `n = stage.queue(pipe)`, `stage.parse(replies[:n])`, and on
-  a Redis error `admission.note_away(exc)`, `admission.admit_locally(ticket)`
+  with the cache: `stage = admission.admit_stage(ticket)`, `await trips.execute([*stage.commands, ...], deadline_s=)`,
+  `stage.parse(replies[:1])`, and on a Redis error `admission.note_away(exc)`, `admission.admit_locally(ticket)`
 - hold tokens and money: `await admission.hold(ticket, HoldTerms(prompt_tokens=, max_output_tokens=, rates=))`
 - while it streams: `ticket.note(prompt_tokens=, cached_tokens=, output_tokens=)`; when `ticket.needs_extension`, `await
   admission.extend(ticket)`; cut at `ticket.granted_output_tokens` when `ticket.at_end`, at once when `ticket.lost`

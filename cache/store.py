@@ -229,13 +229,9 @@ class RedisStore:
 
     async def store(self, entry: CacheEntry, *, timeout_s: float) -> bool:
         """Writes `entry` and removes what must leave for it; False if Redis did not answer in `timeout_s` seconds."""
-        stage = self.put(entry)
-        pipe = self.redis.pipeline(transaction=False)
-        stage.queue(pipe)
         try:
             async with asyncio.timeout(timeout_s):
-                victims = stage.parse(await pipe.execute(raise_on_error=False))
-                await self.remove(self.keys(entry.tenant), victims)
+                await self.remove(self.keys(entry.tenant), await self._put(self.put(entry)))
         except STORE_TROUBLE:
             return False
         return True
@@ -247,11 +243,13 @@ class RedisStore:
         try:
             victims = stage.parse(replies)
         except NoScriptError:
-            pipe = self.redis.pipeline(transaction=False)
-            stage.queue(pipe)
-            victims = stage.parse(await pipe.execute(raise_on_error=False))
-        if victims:
-            await self.remove(keys, victims)
+            victims = await self._put(stage)
+        await self.remove(keys, victims)
+
+    async def _put(self, stage: Put) -> Victims:
+        pipe = self.redis.pipeline(transaction=False)
+        stage.queue(pipe)
+        return stage.parse(await pipe.execute(raise_on_error=False))
 
     async def remove(self, keys: TenantKeys, victims: Victims) -> tuple[int, int]:
         """Removes entries that are still as seen. Returns how many left and their bytes. Raises: RedisError."""

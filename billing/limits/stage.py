@@ -8,7 +8,6 @@ from importlib.resources import files
 from typing import Any, Generic, TypeVar
 
 from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
 from redis.exceptions import NoScriptError
 
 from billing.errors import ScriptsFlushed
@@ -59,11 +58,6 @@ class Stage(Generic[T]):
 
         return Stage(self._script, self._keys, self._arguments, parse)
 
-    def queue(self, pipe: Pipeline) -> int:
-        """Queue the command; returns how many replies it takes: one."""
-        pipe.evalsha(self._script.sha, len(self._keys), *self._keys, *self._arguments)
-        return 1
-
     def parse(self, replies: Sequence[Any]) -> T:
         """The result. A reply may be an exception instance (raise_on_error=False): it is raised.
 
@@ -79,7 +73,7 @@ class Stage(Generic[T]):
 
     @property
     def commands(self) -> list[Command]:
-        """The stage alone, for `Trips`."""
+        """The stage's one command, for `Trips`; others may go in the same trip."""
         return [("EVALSHA", self._script.sha, len(self._keys), *self._keys, *self._arguments)]
 
     @property

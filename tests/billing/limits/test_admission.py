@@ -294,14 +294,20 @@ async def test_a_hold_repeated_after_a_lost_reply_is_made_once(sqlite_world: Wor
     assert await counter(world) == used
 
 
-async def test_a_line_asked_again_after_its_first_try_was_settled_holds_and_counts_once(sqlite_world: World) -> None:
-    world = sqlite_world
+async def asked_again(world: World) -> Ticket:
+    """A batch's line that holds anew after its first try was settled at 100."""
     await world.limit("budget_month", 100_000)
     first = await admit(world, "line")
     await hold(world, first, prompt=10, output=10)
     await world.billing.admission.settle(first, amount_nano=100, tokens=20)
     again = await admit(world, "line")
     await hold(world, again, prompt=10, output=10)
+    return again
+
+
+async def test_a_line_asked_again_after_its_first_try_was_settled_holds_and_counts_once(sqlite_world: World) -> None:
+    world = sqlite_world
+    again = await asked_again(world)
     assert again.held_nano > 0
     assert await counter(world, "budget_month") == (100 + again.held_nano, again.held_nano)
     await world.billing.admission.settle(again, amount_nano=250, tokens=20)
@@ -316,12 +322,7 @@ async def test_a_line_asked_again_that_gives_its_hold_up_still_counts_once(
     sqlite_world: World, *, holds_anew: bool
 ) -> None:
     world = sqlite_world
-    await world.limit("budget_month", 100_000)
-    first = await admit(world, "line")
-    await hold(world, first, prompt=10, output=10)
-    await world.billing.admission.settle(first, amount_nano=100, tokens=20)
-    again = await admit(world, "line")
-    await hold(world, again, prompt=10, output=10)
+    again = await asked_again(world)
     budgets = again.budgets
     await world.billing.admission.unhold(again)
     assert await counter(world, "budget_month") == (100, 0)
@@ -374,7 +375,7 @@ async def test_an_unlimited_key_needs_no_limits_to_be_served(sqlite_world: World
     assert (await hold(sqlite_world, ticket, output=7)).granted_output_tokens == 7
 
 
-async def test_stages_share_a_pipeline_and_survive_a_script_flush(sqlite_world: World) -> None:
+async def test_stages_share_a_trip_and_survive_a_script_flush(sqlite_world: World) -> None:
     from billing.errors import ScriptsFlushed
 
     world = sqlite_world
@@ -383,20 +384,17 @@ async def test_stages_share_a_pipeline_and_survive_a_script_flush(sqlite_world: 
     await redis.script_flush()
     ticket = await admission.open(await world.principal(), "m", "r1")
     stage = admission.admit_stage(ticket)
-    pipe = redis.pipeline(transaction=False)
-    taken = stage.queue(pipe)
-    pipe.get("something of the cache's")
-    replies = await pipe.execute(raise_on_error=False)
+    commands = [*stage.commands, ("GET", "something of the cache's")]
+    replies, _ = await admission.trips.execute(commands, deadline_s=60.0)
+    assert replies[1] is None
     with pytest.raises(ScriptsFlushed):
-        stage.parse(replies[:taken])
+        stage.parse(replies[:1])
     admitted = await stage.run(redis)
     assert admitted.requests is not None
     assert admitted.requests.remaining == 4
-    pipe = redis.pipeline(transaction=False)
     second = admission.admit_stage(await admission.open(await world.principal(), "m", "r2"))
-    taken = second.queue(pipe)
-    replies = await pipe.execute(raise_on_error=False)
-    result = second.parse(replies[:taken])
+    replies, _ = await admission.trips.execute(second.commands, deadline_s=60.0)
+    result = second.parse(replies)
     assert result.requests is not None
     assert result.requests.remaining == 3
 
